@@ -1,0 +1,78 @@
+# Everything runs in .venv, which the first target that needs it makes; it is renewed only when pyproject.toml or
+# constraints.txt change.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SLURM_DIR ?= .slurm
+# Folders under type checking and the tests of `check`; one that does not exist is left out.
+TYPED := $(wildcard sweep trainer analysis tools)
+UNIT := not slurm and not torchrun and not slow
+
+.PHONY: help venv demo test check lint mypy unit cov fmt slurm-up slurm-down bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## Make .venv with the project and all its extras, editable
+
+# ensurepip is what Debian leaves out of python3; the package that brings it is named after the interpreter's version.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$$package"; \
+	  else \
+	    echo "make: $(PYTHON) cannot make virtual environments; on Debian: sudo apt-get install $$package" >&2; exit 1; \
+	  fi; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,analysis,dev]'
+	@touch $@
+
+demo: $(STAMP) ## Run the weak-scaling sweep on this machine, without Slurm
+	$(BIN)/python -m sweep +grid=weak_scaling cluster=local
+
+test: lint ## Lint, then every test; those that need Slurm bring up a private one
+	$(BIN)/python -m pytest
+
+check: lint unit ## Lint, types, import contracts and unit tests: under two minutes
+
+lint: $(STAMP) mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+mypy: $(STAMP)
+	$(BIN)/mypy $(TYPED)
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest -m "$(UNIT)"
+
+cov: $(STAMP) ## Branch coverage of the unit tests
+	$(BIN)/python -m pytest -m "$(UNIT)" --cov --cov-report=term-missing
+
+fmt: $(STAMP) ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+slurm-up: ## Start a private Slurm on this machine
+	$(PYTHON) tools/private_slurm.py up --dir $(SLURM_DIR)
+
+slurm-down: ## Stop the private Slurm
+	$(PYTHON) tools/private_slurm.py down --dir $(SLURM_DIR)
+
+bench: $(STAMP) ## Run the scripts in benchmarks/
+	@scripts=($(sort $(wildcard benchmarks/*.py))); \
+	[ $${#scripts[@]} -gt 0 ] || { echo "make: no scripts in benchmarks/" >&2; exit 1; }; \
+	for script in "$${scripts[@]}"; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean: ## Remove caches and build products; runs/, .slurm/ and .venv stay
+	rm -rf build dist htmlcov .coverage .coverage.* .benchmarks .hypothesis
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . \( -path ./$(VENV) -o -path ./runs -o -path ./.git \) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Turns the records of a run directory into the tables and figures of a paper."""

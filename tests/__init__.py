@@ -1,0 +1,1 @@
+"""Tests of the sweep, trainer and analysis packages; the folders mirror the packages."""

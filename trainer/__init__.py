@@ -1,0 +1,1 @@
+"""The training program that `torchrun` starts on every rank of a cell."""
