@@ -46,7 +46,7 @@ check: lint unit ## Lint, types, import contracts and unit tests: under two minu
 lint: $(STAMP) mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 mypy: $(STAMP)
 	$(BIN)/mypy $(TYPED)
