@@ -13,7 +13,7 @@ SLURM_DIR ?= .slurm
 TYPED := $(wildcard sweep trainer analysis tools)
 UNIT := not slurm and not torchrun and not slow
 
-.PHONY: help venv demo test check lint mypy unit cov fmt slurm-up slurm-down bench clean
+.PHONY: help venv demo test check lint ruff mypy imports unit cov fmt slurm-up slurm-down bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,13 +43,17 @@ test: lint ## Lint, then every test; those that need Slurm bring up a private on
 
 check: lint unit ## Lint, types, import contracts and unit tests: under two minutes
 
-lint: $(STAMP) mypy
+lint: ruff mypy imports
+
+ruff: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/lint-imports --no-logo
 
 mypy: $(STAMP)
 	$(BIN)/mypy $(TYPED)
+
+imports: $(STAMP)
+	$(BIN)/lint-imports --no-logo
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest -m "$(UNIT)"
