@@ -1,0 +1,304 @@
+"""How an attempt ended: outcomes, the scheduler's words, and the order in which evidence decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "SUCCEEDED"
+    OOM_DEVICE = "OOM_DEVICE"
+    OOM_HOST = "OOM_HOST"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    COMM_FAILURE = "COMM_FAILURE"
+    DEVICE_ERROR = "DEVICE_ERROR"
+    TRAINER_ERROR = "TRAINER_ERROR"
+    REJECTED_BY_SCHEDULER = "REJECTED_BY_SCHEDULER"
+    CANCELLED = "CANCELLED"
+    LOST = "LOST"
+
+
+class Phase(StrEnum):
+    """Where a job is, as far as the scheduler says."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDED = "ended"
+    ABSENT = "absent"
+
+
+class ErrorClass(StrEnum):
+    """What kind of error one rank, or one node's launcher, reports."""
+
+    OOM_DEVICE = "oom_device"
+    OOM_HOST = "oom_host"
+    COMMUNICATION = "communication"
+    DEVICE = "device"
+    EXCEPTION = "exception"
+    REFUSED = "refused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptKey:
+    """Which try at which repeat of which cell; repeats and attempts count from 1."""
+
+    cell_id: str
+    repeat: int
+    attempt: int
+
+    def __str__(self) -> str:
+        """The form that people read and type: ``89c35e1f02ab77d4/1/2``."""
+        return f"{self.cell_id}/{self.repeat}/{self.attempt}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobReport:
+    """What the scheduler says of one job at one moment.
+
+    Attributes:
+        state: Its own word for the state, verbatim.
+        phase: Where the job is.
+        reason: Why it waits or ended, in the scheduler's words; empty where it gives none.
+        nodes: Its nodes, as far as known.
+        exit_code: Exit status, as far as known; never a proof of success.
+        started_at: Unix time at which it began to run; None where unknown.
+        ended_at: Unix time of its end; None where unknown.
+    """
+
+    state: str
+    phase: Phase
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+    exit_code: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+ABSENT = JobReport(state="", phase=Phase.ABSENT)
+"""The report on a job that the scheduler does not know."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerState:
+    """What one of the scheduler's words means: the phase and, where the word is specific, the outcome."""
+
+    phase: Phase
+    outcome: Outcome | None = None
+
+
+_PENDING, _RUNNING, _ENDED = (SchedulerState(phase=p) for p in (Phase.PENDING, Phase.RUNNING, Phase.ENDED))
+
+
+def _ended(outcome: Outcome) -> SchedulerState:
+    return SchedulerState(phase=Phase.ENDED, outcome=outcome)
+
+
+SLURM_STATES: Mapping[str, SchedulerState] = {
+    "PENDING": _PENDING,
+    "CONFIGURING": _PENDING,
+    "REQUEUED": _PENDING,
+    "REQUEUE_FED": _PENDING,
+    "REQUEUE_HOLD": _PENDING,
+    "SPECIAL_EXIT": _PENDING,
+    "RESV_DEL_HOLD": _PENDING,
+    "POWER_UP_NODE": _PENDING,
+    "RUNNING": _RUNNING,
+    "COMPLETING": _RUNNING,
+    "STAGE_OUT": _RUNNING,
+    "SIGNALING": _RUNNING,
+    "RESIZING": _RUNNING,
+    "STOPPED": _RUNNING,
+    "SUSPENDED": _RUNNING,
+    "COMPLETED": _ENDED,
+    "FAILED": _ENDED,
+    "BOOT_FAIL": _ended(Outcome.NODE_FAIL),
+    "NODE_FAIL": _ended(Outcome.NODE_FAIL),
+    "LAUNCH_FAILED": _ended(Outcome.NODE_FAIL),
+    "RECONFIG_FAIL": _ended(Outcome.NODE_FAIL),
+    "TIMEOUT": _ended(Outcome.TIMEOUT),
+    "DEADLINE": _ended(Outcome.TIMEOUT),
+    "PREEMPTED": _ended(Outcome.PREEMPTED),
+    "REVOKED": _ended(Outcome.PREEMPTED),
+    "OUT_OF_MEMORY": _ended(Outcome.OOM_HOST),
+    "CANCELLED": _ended(Outcome.CANCELLED),
+}
+UNKNOWN_STATE = _RUNNING
+"""A word that is not in the table counts as alive: a job is never given up for a word that is not understood."""
+
+
+def slurm_state(word: str) -> SchedulerState:
+    """The meaning of a state as squeue and sacct print it (``CANCELLED by 1000``, ``NODE_FAIL+``)."""
+    first = word.split(maxsplit=1)[0].rstrip("+").upper() if word.strip() else ""
+    return SLURM_STATES.get(first, UNKNOWN_STATE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankError:
+    """An error file of one rank, or of one node's launcher (then ``rank`` is None).
+
+    Attributes:
+        rank: Global rank; None for a launcher.
+        node_rank: Node on which it happened.
+        time: Unix time at which it was caught.
+        error_class: Its kind.
+        message: What was raised, in one line or a few.
+        step: Step in which it happened; None before the first.
+        memory_bytes: Device memory allocated at the time; None where unknown.
+    """
+
+    rank: int | None
+    node_rank: int
+    time: float
+    error_class: ErrorClass
+    message: str
+    step: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """All that is known of an attempt that is over, or is taken to be.
+
+    Attributes:
+        has_result: A valid, complete result of this very attempt is there.
+        result_problem: What is wrong with a result file that is there but does not count.
+        cancelled_by_user: The user cancelled it through this tool.
+        report: The scheduler's last word.
+        outcome_of_state: What that word means where it is specific (:func:`slurm_state`).
+        errors: Error files of ranks and launchers.
+        exit_codes: Exit codes that the launchers wrote, by node.
+    """
+
+    has_result: bool
+    report: JobReport
+    outcome_of_state: Outcome | None = None
+    result_problem: str = ""
+    cancelled_by_user: bool = False
+    errors: Sequence[RankError] = ()
+    exit_codes: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """An outcome with the reason that tables and ``status`` show."""
+
+    outcome: Outcome
+    reason: str
+
+
+_OUTCOME_OF_ERROR: Mapping[ErrorClass, Outcome] = {
+    ErrorClass.OOM_DEVICE: Outcome.OOM_DEVICE,
+    ErrorClass.OOM_HOST: Outcome.OOM_HOST,
+    ErrorClass.COMMUNICATION: Outcome.COMM_FAILURE,
+    ErrorClass.DEVICE: Outcome.DEVICE_ERROR,
+    ErrorClass.EXCEPTION: Outcome.TRAINER_ERROR,
+    ErrorClass.REFUSED: Outcome.TRAINER_ERROR,
+    ErrorClass.STOPPED: Outcome.PREEMPTED,
+}
+# Errors that others cause: a peer that died, a signal from outside. They explain only where nothing else does.
+_CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
+
+
+def first_cause(errors: Sequence[RankError]) -> RankError | None:
+    """The earliest error that is not the consequence of another; else the earliest of all."""
+    ordered = sorted(errors, key=lambda error: error.time)
+    causes = [error for error in ordered if error.error_class not in _CONSEQUENCES]
+    communication = [error for error in ordered if error.error_class is ErrorClass.COMMUNICATION]
+    for group in (causes, communication, ordered):
+        if group:
+            return group[0]
+    return None
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """How an attempt ended, decided in the stated order; an exit code alone is never success.
+
+    A valid result of this attempt; the user's cancel; a specific word of the scheduler; the ranks' error files; LOST.
+    """
+    if evidence.has_result:
+        return Verdict(outcome=Outcome.SUCCEEDED, reason="")
+    if evidence.cancelled_by_user:
+        return Verdict(outcome=Outcome.CANCELLED, reason="cancelled by the user")
+    if evidence.outcome_of_state is not None:
+        return Verdict(outcome=evidence.outcome_of_state, reason=_state_reason(evidence.report))
+    cause = first_cause(evidence.errors)
+    if cause is not None:
+        return Verdict(outcome=_OUTCOME_OF_ERROR[cause.error_class], reason=_error_reason(cause))
+    if evidence.report.phase is Phase.ABSENT and not evidence.exit_codes:
+        return Verdict(outcome=Outcome.LOST, reason=_with_problem("the scheduler does not know the job", evidence))
+    return _judge_silent_end(evidence)
+
+
+def _judge_silent_end(evidence: Evidence) -> Verdict:
+    """An end without a result, an error file or a specific word: the trainer's fault, shown with its exit codes."""
+    codes = [code for code in (*evidence.exit_codes.values(), evidence.report.exit_code) if code is not None]
+    shown = ", ".join(str(code) for code in sorted(set(codes))) or "unknown"
+    reason = _with_problem(f"the job ended (exit code {shown}) without a result", evidence)
+    return Verdict(outcome=Outcome.TRAINER_ERROR, reason=reason)
+
+
+def _with_problem(text: str, evidence: Evidence) -> str:
+    return f"{text}; {evidence.result_problem}" if evidence.result_problem else text
+
+
+def _state_reason(report: JobReport) -> str:
+    shown = f"{report.state} ({report.reason})" if report.reason else report.state
+    return f"{shown} on {','.join(report.nodes)}" if report.nodes else shown
+
+
+def _error_reason(error: RankError) -> str:
+    where = f"launcher of node {error.node_rank}" if error.rank is None else f"rank {error.rank}"
+    at = "" if error.step is None else f" in step {error.step}"
+    return f"{where}{at}: {error.message.strip().splitlines()[0] if error.message.strip() else error.error_class}"
+
+
+class Disposition(StrEnum):
+    """What an outcome means for the cell once no retry is left."""
+
+    MEASURED = "measured"
+    FINDING = "finding"
+    GAVE_UP = "gave_up"
+    HELD = "held"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutcomeRule:
+    """What follows from an outcome.
+
+    Attributes:
+        max_retries: Further attempts that it is worth; 0 for what would fail again.
+        disposition: What it means for the cell in the end.
+        shown_as: The word in the table's status column.
+    """
+
+    max_retries: int
+    disposition: Disposition
+    shown_as: str
+
+
+OUTCOME_RULES: Mapping[Outcome, OutcomeRule] = {
+    Outcome.SUCCEEDED: OutcomeRule(max_retries=0, disposition=Disposition.MEASURED, shown_as="measured"),
+    Outcome.OOM_DEVICE: OutcomeRule(max_retries=0, disposition=Disposition.FINDING, shown_as="oom_device"),
+    Outcome.OOM_HOST: OutcomeRule(max_retries=0, disposition=Disposition.FINDING, shown_as="oom_host"),
+    Outcome.TIMEOUT: OutcomeRule(max_retries=0, disposition=Disposition.GAVE_UP, shown_as="timeout"),
+    Outcome.NODE_FAIL: OutcomeRule(max_retries=5, disposition=Disposition.GAVE_UP, shown_as="node_fail"),
+    Outcome.PREEMPTED: OutcomeRule(max_retries=20, disposition=Disposition.GAVE_UP, shown_as="preempted"),
+    Outcome.COMM_FAILURE: OutcomeRule(max_retries=2, disposition=Disposition.GAVE_UP, shown_as="comm_failure"),
+    Outcome.DEVICE_ERROR: OutcomeRule(max_retries=2, disposition=Disposition.GAVE_UP, shown_as="device_error"),
+    Outcome.TRAINER_ERROR: OutcomeRule(max_retries=0, disposition=Disposition.GAVE_UP, shown_as="trainer_error"),
+    Outcome.REJECTED_BY_SCHEDULER: OutcomeRule(
+        max_retries=0, disposition=Disposition.GAVE_UP, shown_as="rejected_by_scheduler"
+    ),
+    Outcome.CANCELLED: OutcomeRule(max_retries=0, disposition=Disposition.HELD, shown_as="cancelled"),
+    Outcome.LOST: OutcomeRule(max_retries=2, disposition=Disposition.GAVE_UP, shown_as="lost"),
+}

@@ -1,0 +1,75 @@
+"""A kind of device: how to recognise it, and its published peak rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """What is known of a kind of device, from ``conf/hardware``.
+
+    Attributes:
+        name: The profile's name, the value of the ``device`` axis, for example ``h100-80gb-sxm``.
+        type: ``cuda`` (NCCL) or ``cpu`` (gloo).
+        match: Parts of a device name as the driver reports it; one of them must occur, or the trainer refuses to
+            run: a figure from another GPU than was asked for is worse than none. Empty: any device will do.
+        peak_tflops: Dense peak by precision, TFLOP/s. A precision that is not in it has no MFU.
+        memory_gib: Device memory, GiB; None where unknown.
+        source: Where the figures come from.
+    """
+
+    name: str
+    type: str
+    match: tuple[str, ...] = ()
+    peak_tflops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    memory_gib: float | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a device type that no process-group backend is known for."""
+        if self.type not in ("cpu", "cuda"):
+            raise ValueError(f"device {self.name}: type={self.type!r} is not known. Use 'cuda' or 'cpu'.")
+
+    def is_matched_by(self, reported_name: str) -> bool:
+        """Whether the driver's name for a device is that of this kind."""
+        return not self.match or any(part.lower() in reported_name.lower() for part in self.match)
+
+    def peak_for(self, precision: str, reported_name: str) -> float | None:
+        """Dense peak of the precision in TFLOP/s, or None where the device or its peak is not known."""
+        return self.peak_tflops.get(precision) if self.is_matched_by(reported_name) else None
+
+    def to_json(self) -> dict[str, object]:
+        """A plain mapping for ``sweep.json`` and ``cell.json``."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "match": list(self.match),
+            "peak_tflops": dict(self.peak_tflops),
+            "memory_gib": self.memory_gib,
+            "source": self.source,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> Device:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            ValueError: If a value has the wrong type.
+        """
+        match, peaks, memory = data.get("match", []), data.get("peak_tflops", {}), data.get("memory_gib")
+        if not isinstance(match, list | tuple) or not isinstance(peaks, dict):
+            raise ValueError(f"device {data.get('name')}: 'match' must be a list and 'peak_tflops' a mapping.")
+        return cls(
+            name=str(data["name"]),
+            type=str(data["type"]),
+            match=tuple(str(part) for part in match),
+            peak_tflops={str(key): float(value) for key, value in peaks.items() if value is not None},
+            memory_gib=None if memory is None else float(str(memory)),
+            source=str(data.get("source", "")),
+        )

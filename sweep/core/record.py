@@ -1,0 +1,429 @@
+"""Names and schemas of everything in a run directory; what the tool, the trainer and the analysis agree on.
+
+A run directory::
+
+    sweep.json                                          the grid's points, rejections, series and devices
+    ledger.jsonl                                        what was reserved, submitted and how it ended
+    lease.json                                          who may write just now
+    sources/<hash>/{sweep,trainer,analysis}/            the code that queued jobs run
+    submissions/<name>.json                             what one submission runs, by array index
+    submissions/logs/                                   what a job printed before it knew its attempt
+    cells/<cell_id>/repeat-01/attempt-01/               one try at a repeat
+        cell.json                                       what to run
+        attempt.json                                    what the launcher of node 0 did and saw
+        node-0.log node-1.log                           everything a node's processes printed
+        progress.json                                   the step a running trainer is at
+        steps.jsonl                                     one line a step
+        error-rank-0.json error-node-0.json             only after an error
+        result.json                                     renamed last: it is complete
+        restart-1/                                      the same, of the same job id run again
+    tables/ figures/
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, cast
+
+from sweep.core.attempt import AttemptKey, ErrorClass, RankError
+from sweep.core.cell import Cell, cell_from_json, cell_id, cell_to_json
+from sweep.core.device import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEMA_VERSION = 1
+
+SWEEP_FILE = "sweep.json"
+LEDGER_FILE = "ledger.jsonl"
+LEASE_FILE = "lease.json"
+SOURCES_DIR = "sources"
+SUBMISSIONS_DIR = "submissions"
+SUBMISSION_LOGS_DIR = "submissions/logs"
+CELLS_DIR = "cells"
+TABLES_DIR = "tables"
+FIGURES_DIR = "figures"
+CELL_FILE = "cell.json"
+ATTEMPT_FILE = "attempt.json"
+PROGRESS_FILE = "progress.json"
+STEPS_FILE = "steps.jsonl"
+RESULT_FILE = "result.json"
+ERROR_GLOB = "error-*.json"
+LOG_GLOB = "node-*.log"
+
+
+def attempt_dir(key: AttemptKey) -> PurePosixPath:
+    """Folder of an attempt, relative to the run directory."""
+    return PurePosixPath(CELLS_DIR, key.cell_id, f"repeat-{key.repeat:02d}", f"attempt-{key.attempt:02d}")
+
+
+def restart_dir(attempt: PurePosixPath, restart: int) -> PurePosixPath:
+    """Folder of a restart (the same job id run again); restart 0 is the attempt's own folder."""
+    return attempt if restart == 0 else attempt / f"restart-{restart}"
+
+
+def node_log(node_rank: int) -> str:
+    """File into which everything goes that the processes of one node print."""
+    return f"node-{node_rank}.log"
+
+
+def rank_error(rank: int) -> str:
+    """Error file of one rank."""
+    return f"error-rank-{rank}.json"
+
+
+def node_error(node_rank: int) -> str:
+    """Error file of one node's launcher."""
+    return f"error-node-{node_rank}.json"
+
+
+class RecordError(ValueError):
+    """A record cannot be used: unreadable, of another schema version, incomplete, or of another attempt."""
+
+
+def parse_object(text: str, kind: str) -> dict[str, Any]:
+    """A record's JSON object, its kind and schema version checked.
+
+    Raises:
+        RecordError: If it is no JSON object, or of another kind or version.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise RecordError(f"{kind} is not whole JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise RecordError(f"{kind} is not a JSON object")
+    if data.get("kind") != kind:
+        raise RecordError(f"expected a record of kind {kind!r}, found {data.get('kind')!r}")
+    if data.get("schema") != SCHEMA_VERSION:
+        raise RecordError(
+            f"{kind} has schema version {data.get('schema')!r}; this version reads {SCHEMA_VERSION}. "
+            "Read it with the version that wrote it."
+        )
+    return data
+
+
+def render(kind: str, body: Mapping[str, object]) -> str:
+    """A record as the text of its file: kind and schema version first, numbers finite."""
+    return json.dumps({"schema": SCHEMA_VERSION, "kind": kind, **body}, indent=1, allow_nan=False) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellFile:
+    """What one attempt is to run (``cell.json``): all that the trainer is told.
+
+    Attributes:
+        cell: The cell.
+        device: Profile of the device kind that the cell names.
+        key: Which attempt this is.
+        sources_hash: Hash of the sources that it must run; empty when the trainer is run by hand.
+        run_name: Grid and cluster, for people.
+    """
+
+    cell: Cell
+    device: Device
+    key: AttemptKey
+    sources_hash: str = ""
+    run_name: str = ""
+
+    def render(self) -> str:
+        """Text of the file."""
+        body = {
+            "cell_id": self.key.cell_id,
+            "repeat": self.key.repeat,
+            "attempt": self.key.attempt,
+            "sources_hash": self.sources_hash,
+            "run_name": self.run_name,
+            "cell": cell_to_json(self.cell),
+            "device": self.device.to_json(),
+        }
+        return render("cell", body)
+
+    @classmethod
+    def parse(cls, text: str) -> CellFile:
+        """Read the file back.
+
+        Raises:
+            RecordError: If it is damaged, or its id is not that of its cell.
+        """
+        data = parse_object(text, "cell")
+        try:
+            cell = cell_from_json(data["cell"])
+            device = Device.from_json(data["device"])
+            key = AttemptKey(cell_id=data["cell_id"], repeat=data["repeat"], attempt=data["attempt"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"cell.json: {error}") from error
+        if cell_id(cell) != key.cell_id:
+            raise RecordError(f"cell.json says cell {key.cell_id} but holds cell {cell_id(cell)}; it was altered.")
+        return cls(
+            cell=cell,
+            device=device,
+            key=key,
+            sources_hash=str(data.get("sources_hash", "")),
+            run_name=str(data.get("run_name", "")),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One optimiser step (a line of ``steps.jsonl``); times are the maximum over ranks.
+
+    Attributes:
+        step: Counts from 0.
+        step_time_s: Seconds; the maximum over ranks.
+        tokens: Tokens over all ranks.
+        loss: Mean cross-entropy a token over the global batch, before the update.
+        grad_norm: Global norm of the gradient before clipping; None where it was not computed.
+        is_warmup: Whether metrics leave it out.
+    """
+
+    step: int
+    step_time_s: float
+    tokens: int
+    loss: float | None
+    grad_norm: float | None
+    is_warmup: bool
+
+    def render(self) -> str:
+        """One JSON line; a loss that is not finite becomes null, which JSON can say."""
+        data = asdict(self)
+        for name in ("loss", "grad_norm"):
+            if data[name] is not None and not math.isfinite(data[name]):
+                data[name] = None
+        return json.dumps(data, allow_nan=False) + "\n"
+
+    @classmethod
+    def parse(cls, line: str) -> Step:
+        """Read one line back.
+
+        Raises:
+            RecordError: If the line is damaged.
+        """
+        try:
+            data = json.loads(line)
+            return cls(**{item.name: data[item.name] for item in fields(cls)})
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"a line of steps.jsonl is damaged: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What a trainer measured (``result.json``, renamed last); raw quantities, nothing derived.
+
+    Attributes:
+        key: Whose result it is.
+        restart: Which run of the job id wrote it.
+        started_at: Unix time at which rank 0 began.
+        ended_at: Unix time at which it wrote this.
+        world_size: Ranks that took part.
+        hosts: Host name of each node, by node rank.
+        device_type: ``cuda`` or ``cpu``.
+        device_name: As the driver reports it (on a CPU: the processor's name).
+        n_params: Parameters of the model as it was built.
+        steps: Steps run in all.
+        warmup_steps: Leading steps outside the window.
+        window_steps: Steps of the measured window.
+        window_tokens: Tokens of the window over all ranks.
+        window_time_s: Seconds of the window from edge to edge; the maximum over ranks.
+        window_energy_j: Joules of all GPUs in the window; None where no counter could be read.
+        power_source: Which counter; empty where none.
+        peak_memory_bytes: Largest device memory allocated in any rank (on a CPU: resident set); None where unknown.
+        peak_reserved_bytes: The allocator's reserve at its largest; None on a CPU.
+        throttled: Whether any device said that it slowed down in the window; None where unknown.
+        throttle_reasons: Its words.
+        oversubscribed: More ranks on a node than it has devices (on a CPU: cores).
+        final_loss: Loss of the last step.
+        fingerprint: Hash of ``fingerprint_fields``.
+        fingerprint_fields: What changes a number without being in the cell: versions, driver, device, sources.
+        versions: Versions of packages and libraries.
+        environment: Environment variables that matter, secrets redacted.
+        extra: Anything further a trainer records (profiles, memory by kind); read by name, never required.
+    """
+
+    key: AttemptKey
+    restart: int
+    started_at: float
+    ended_at: float
+    world_size: int
+    hosts: tuple[str, ...]
+    device_type: str
+    device_name: str
+    n_params: int
+    steps: int
+    warmup_steps: int
+    window_steps: int
+    window_tokens: int
+    window_time_s: float
+    window_energy_j: float | None
+    power_source: str
+    peak_memory_bytes: int | None
+    peak_reserved_bytes: int | None
+    throttled: bool | None
+    throttle_reasons: tuple[str, ...]
+    oversubscribed: bool
+    final_loss: float | None
+    fingerprint: str
+    fingerprint_fields: Mapping[str, str | None]
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    source: str = "measured"
+
+    def render(self) -> str:
+        """Text of the file."""
+        body = {item.name: getattr(self, item.name) for item in fields(self)}
+        key = body.pop("key")
+        for name in ("fingerprint_fields", "versions", "environment", "extra"):
+            body[name] = dict(body[name])
+        return render("result", {"cell_id": key.cell_id, "repeat": key.repeat, "attempt": key.attempt, **body})
+
+    @classmethod
+    def parse(cls, text: str, *, expected: AttemptKey | None = None) -> Result:
+        """Read the file back.
+
+        Args:
+            text: The file.
+            expected: The attempt whose result it must be; None: whichever it says.
+
+        Raises:
+            RecordError: If it is damaged, incomplete, physically impossible or of another attempt.
+        """
+        data = parse_object(text, "result")
+        values: dict[str, Any] = {}
+        for item in fields(cls):
+            if item.name == "key":
+                continue
+            if item.name not in data:
+                raise RecordError(f"result.json lacks {item.name!r}")
+            values[item.name] = tuple(data[item.name]) if isinstance(data[item.name], list) else data[item.name]
+        try:
+            key = AttemptKey(cell_id=data["cell_id"], repeat=data["repeat"], attempt=data["attempt"])
+        except KeyError as error:
+            raise RecordError(f"result.json lacks {error}") from error
+        if expected is not None and key != expected:
+            raise RecordError(f"result.json is that of attempt {key}, not of {expected}")
+        result = cls(key=key, **values)
+        result.check()
+        return result
+
+    def check(self) -> None:
+        """Refuse numbers that no run can have.
+
+        Raises:
+            RecordError: If the window is empty or a quantity has the wrong type or sign.
+        """
+        for name in ("window_steps", "window_tokens", "world_size", "n_params", "steps"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise RecordError(f"result.json has {name}={value!r}, not a positive whole number")
+        time_s = self.window_time_s
+        if type(time_s) not in (int, float) or not math.isfinite(time_s) or time_s <= 0:
+            raise RecordError(f"result.json has window_time_s={time_s!r}, not a positive number")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """Where a running trainer is (``progress.json``, replaced every second or so)."""
+
+    step: int
+    steps: int
+    time: float
+    tokens_per_s: float | None
+
+    def render(self) -> str:
+        """Text of the file."""
+        return render("progress", asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Progress:
+        """Read the file back.
+
+        Raises:
+            RecordError: If it is damaged.
+        """
+        data = parse_object(text, "progress")
+        try:
+            return cls(**{item.name: data[item.name] for item in fields(cls)})
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"progress.json: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptFile:
+    """What the launcher of node 0 did and saw (``attempt.json``); rewritten at its start and at its end.
+
+    Attributes:
+        key: Which attempt.
+        job_id: The scheduler's id of the job.
+        restart: How often the same job id had run before.
+        hosts: The job's nodes, by node rank.
+        pid: The launcher's process id on its node.
+        started_at: Unix time of its start.
+        ended_at: Unix time of its end; None while it runs.
+        exit_code: Exit code of torchrun on node 0 (negative: the signal that ended it); None while it runs.
+        stopped_by: Name of the signal that asked it to stop; empty where none did.
+        command: What it started.
+        environment: Environment variables that matter, secrets redacted.
+        sources_hash: Hash of the sources as it found them.
+        provenance: Commit, whether the tree was dirty, package versions at submission.
+    """
+
+    key: AttemptKey
+    job_id: str
+    restart: int
+    hosts: tuple[str, ...]
+    pid: int
+    started_at: float
+    ended_at: float | None = None
+    exit_code: int | None = None
+    stopped_by: str = ""
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sources_hash: str = ""
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def render(self) -> str:
+        """Text of the file."""
+        body = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "key"}
+        key = {"cell_id": self.key.cell_id, "repeat": self.key.repeat, "attempt": self.key.attempt}
+        return render("attempt", {**key, **body})
+
+    @classmethod
+    def parse(cls, text: str) -> AttemptFile:
+        """Read the file back.
+
+        Raises:
+            RecordError: If it is damaged.
+        """
+        data = parse_object(text, "attempt")
+        try:
+            key = AttemptKey(cell_id=data["cell_id"], repeat=data["repeat"], attempt=data["attempt"])
+            values = {item.name: data[item.name] for item in fields(cls) if item.name != "key"}
+        except KeyError as error:
+            raise RecordError(f"attempt.json lacks {error}") from error
+        values["hosts"], values["command"] = tuple(values["hosts"]), tuple(values["command"])
+        return cls(key=key, **values)
+
+
+def render_error(error: RankError, *, exception: str = "", traceback: str = "") -> str:
+    """Text of an error file; ``exception`` is the class's qualified name."""
+    return render("error", {**asdict(error), "exception": exception, "traceback": traceback})
+
+
+def parse_error(text: str) -> RankError:
+    """Read an error file back.
+
+    Raises:
+        RecordError: If it is damaged.
+    """
+    data = parse_object(text, "error")
+    try:
+        values = {item.name: data[item.name] for item in fields(RankError)}
+        values["error_class"] = ErrorClass(values["error_class"])
+        values["message"] = str(values["message"])
+    except (KeyError, ValueError) as error:
+        raise RecordError(f"an error file is damaged: {error}") from error
+    return RankError(**cast("Any", values))
