@@ -1,0 +1,222 @@
+"""The daemons of a private Slurm: how each is started and asked whether it answers, and who keeps them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tools.slurmbox.errors import PrivateSlurmError
+from tools.slurmbox.process import (
+    SYSTEM_PATH,
+    ProcessRecord,
+    environ,
+    kill,
+    link,
+    pids,
+    tail,
+    wait_until,
+    with_descendants,
+    write_file,
+)
+from tools.slurmbox.settings import Layout, Settings
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+LOG_LIMIT_BYTES = 20_000_000
+MARK = "PRIVATE_SLURM"
+
+# Starts a program as a child of init in a session of its own, and prints its pid.
+DETACH = 'out=$1; shift; umask 022; setsid "$@" </dev/null >"$out" 2>&1 & echo $!'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Daemon:
+    """One daemon: its command, its port, and a command that succeeds when it answers (None: nothing to ask)."""
+
+    name: str
+    argv: tuple[str, ...]
+    port: int | None = None
+    probe: tuple[str, ...] | None = None
+
+
+def all_daemons(settings: Settings, layout: Layout) -> list[Daemon]:
+    """Every daemon, in the order in which they must start; the first three are what accounting needs."""
+    nodes = [_slurmd(layout, name, settings.base_port + 2 + at) for at, name in enumerate(settings.node_names)]
+    return [_munged(layout), _mariadbd(layout), _slurmdbd(settings), _slurmctld(settings, layout), *nodes]
+
+
+def _munged(layout: Layout) -> Daemon:
+    """munged, as root; --force because it distrusts a key below a directory that a developer owns."""
+    argv = ["munged", "--foreground", "--force", "--num-threads=2"]
+    argv += [f"--socket={layout.munge_socket}", f"--key-file={layout.base}/etc/munge.key"]
+    argv += [f"--pid-file={layout.run}/munged.pid", f"--seed-file={layout.run}/munged.seed"]
+    return Daemon(name="munged", argv=tuple(argv), probe=("munge", "-n", f"--socket={layout.munge_socket}"))
+
+
+def _mariadbd(layout: Layout) -> Daemon:
+    """mariadbd, as root and without a TCP port: only root can log in, by its Unix identity."""
+    argv = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={layout.base}/db", "--skip-networking"]
+    argv += [f"--socket={layout.mysql_socket}", f"--pid-file={layout.run}/mariadbd.pid"]
+    argv += ["--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900"]
+    argv += ["--innodb-flush-log-at-trx-commit=2", "--performance-schema=OFF"]
+    ping = ("mariadb-admin", "--no-defaults", f"--socket={layout.mysql_socket}", "--user=root", "ping")
+    return Daemon(name="mariadbd", argv=tuple(argv), probe=ping)
+
+
+def _slurmdbd(settings: Settings) -> Daemon:
+    """The accounting daemon; it finds its configuration beside SLURM_CONF."""
+    ask = ("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster")
+    return Daemon(name="slurmdbd", argv=("slurmdbd", "-D"), port=settings.base_port + 1, probe=ask)
+
+
+def _slurmctld(settings: Settings, layout: Layout) -> Daemon:
+    """The controller; `scontrol ping` exits 1 while it is down."""
+    argv = ("slurmctld", "-D", "-f", f"{layout.base}/etc/slurm.conf")
+    return Daemon(name="slurmctld", argv=argv, port=settings.base_port, probe=("scontrol", "ping"))
+
+
+def _slurmd(layout: Layout, node: str, port: int) -> Daemon:
+    """One node's slurmd; that it answers is seen in the node's state, for all nodes at once."""
+    argv = ("slurmd", "-D", "-N", node, "-f", f"{layout.base}/etc/slurm.conf")
+    return Daemon(name=f"slurmd.{node}", argv=argv, port=port)
+
+
+class Keeper:
+    """Starts, finds and stops the processes of one cluster, and no others.
+
+    A daemon is known by its record (pid, start time, boot). What daemons leave behind is known by its working
+    directory: each daemon gets one of its own, which slurmstepd inherits. (slurmstepd overwrites the beginning of its
+    environment with its title, so marks there can vanish.) Jobs are known by what slurmstepd puts into their
+    environment.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        run: Callable[[tuple[str, ...]], subprocess.CompletedProcess[str]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._layout = layout
+        self._run = run
+        self._say = say
+
+    def _record_path(self, name: str) -> Path:
+        return self._layout.run / f"{name}.proc"
+
+    def _record(self, name: str) -> ProcessRecord | None:
+        """The process last started as daemon `name`."""
+        try:
+            return ProcessRecord(**json.loads(self._record_path(name).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def recorded(self, prefix: str = "") -> list[str]:
+        """Names of daemons that were started and not stopped, running or not."""
+        return sorted(path.stem for path in self._layout.run.glob(f"{prefix}*.proc"))
+
+    def live_pid(self, name: str) -> int | None:
+        """Pid of daemon `name` if it runs."""
+        record = self._record(name)
+        return record.pid if record and record.alive() else None
+
+    def answers(self, daemon: Daemon) -> bool:
+        """True if the daemon's probe succeeds now."""
+        return daemon.probe is None or self._run(daemon.probe).returncode == 0
+
+    def start(self, daemon: Daemon) -> None:
+        """Make sure that a daemon runs and answers; one that runs and does not answer is started anew."""
+        if self.live_pid(daemon.name) is not None:
+            if wait_until(lambda: self.answers(daemon), 5.0):
+                return
+            self.stop(daemon.name)
+        self._say(f"starting {daemon.name}")
+        self._launch(daemon)
+        if not wait_until(lambda: not self.live_pid(daemon.name) or self.answers(daemon), START_TIMEOUT_S):
+            raise self._error(daemon, f"does not answer after {START_TIMEOUT_S:g} s")
+        if self.live_pid(daemon.name) is None:
+            raise self._error(daemon, "ended at once")
+
+    def _launch(self, daemon: Daemon) -> None:
+        """Start a daemon, detached from us, and record which process it is."""
+        environment = {
+            "PATH": SYSTEM_PATH,
+            "HOME": "/root",
+            "LC_ALL": "C",
+            "SLURM_CONF": f"{self._layout.base}/etc/slurm.conf",
+            # libmariadb's socket for "localhost"; slurmdbd.conf has no setting for it.
+            "MYSQL_UNIX_PORT": str(self._layout.mysql_socket),
+            MARK: self._layout.run.name,
+        }
+        place = self._layout.run / daemon.name
+        place.mkdir(exist_ok=True)
+        log = self._layout.log(daemon.name)
+        if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+            log.replace(log.with_suffix(".log.old"))
+        argv = ["sh", "-c", DETACH, "sh", str(log.with_suffix(".out")), *daemon.argv]
+        done = subprocess.run(argv, env=environment, cwd=place, stdout=subprocess.PIPE, text=True, check=True)
+        record = ProcessRecord.of(int(done.stdout))
+        write_file(self._record_path(daemon.name), json.dumps(asdict(record)))
+
+    def _error(self, daemon: Daemon, what: str) -> PrivateSlurmError:
+        """The error for a daemon that would not start, with what it said."""
+        out = self._layout.log(daemon.name).with_suffix(".out")
+        return PrivateSlurmError(
+            f"{daemon.name} was started (`{shlex.join(daemon.argv)}`) and {what}. It said ({out}):\n{tail(out)}\n"
+            "Mend what it complains of and run `up` again; `down --purge` and `up` start from nothing."
+        )
+
+    def stop(self, name: str) -> None:
+        """Stop a daemon that we started; SIGKILL if it does not go by itself."""
+        record = self._record(name)
+        if record is not None and record.alive():
+            self._say(f"stopping {name}")
+            kill(record.pid, signal.SIGTERM)
+            if not wait_until(lambda: not record.alive(), STOP_TIMEOUT_S, 0.05):
+                kill(record.pid)
+                wait_until(lambda: not record.alive(), STOP_TIMEOUT_S, 0.05)
+        self._record_path(name).unlink(missing_ok=True)
+
+    def kill_node(self, node: str) -> None:
+        """Kill a node's slurmd, slurmstepds and job processes, none of them with a chance to say goodbye."""
+        name = f"slurmd.{node}"
+        live = self.live_pid(name)
+        doomed = self._daemon_pids(name) | self._job_pids(node) | ({live} if live else set())
+        for pid in with_descendants(doomed):
+            kill(pid)
+        wait_until(lambda: self.live_pid(name) is None, STOP_TIMEOUT_S, 0.05)
+        self._record_path(name).unlink(missing_ok=True)
+
+    def kill_leftovers(self) -> list[int]:
+        """Kill whatever of this cluster still runs; returns what was found."""
+        found = with_descendants(self._daemon_pids() | self._job_pids())
+        for pid in found:
+            kill(pid)
+        return sorted(found)
+
+    def _daemon_pids(self, name: str | None = None) -> set[int]:
+        """Daemons and their slurmstepds, of one daemon or of all."""
+        place = f"{self._layout.run}/{name or ''}"
+        found = set()
+        for pid in pids():
+            cwd = link(pid, "cwd")
+            here = cwd == place if name else cwd.startswith(place)
+            marked = name is None and environ(pid).get(MARK) == self._layout.run.name
+            if marked or (here and Path(link(pid, "exe")).name.startswith("slurm")):
+                found.add(pid)
+        return found
+
+    def _job_pids(self, node: str | None = None) -> set[int]:
+        """Processes of this cluster's jobs, on one node or on all."""
+        confs = {str(self._layout.slurm_conf), f"{self._layout.base}/etc/slurm.conf"}
+        found = set()
+        for pid in pids():
+            environment = environ(pid)
+            on_node = environment.get("SLURMD_NODENAME")
+            if on_node and environment.get("SLURM_CONF") in confs and node in (None, on_node):
+                found.add(pid)
+        return found
