@@ -1,0 +1,172 @@
+"""What the use cases need of the world: a scheduler, a ledger, a run directory, a clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from sweep.core.attempt import AttemptKey, JobReport, Outcome, RankError
+    from sweep.core.ledger import Event
+    from sweep.core.record import AttemptFile, CellFile, Progress, Result
+    from sweep.core.submission import Submission
+    from sweep.core.sweep_file import SweepFile
+
+
+class SchedulerError(Exception):
+    """The scheduler cannot be asked just now, or at all; nothing is known to have changed."""
+
+
+class SubmissionRejectedError(Exception):
+    """The scheduler refused a submission: no job exists.
+
+    Attributes:
+        is_transient: Whether the same submission may be taken later (a limit on submitted jobs).
+    """
+
+    def __init__(self, words: str, *, is_transient: bool = False) -> None:
+        """Keep the scheduler's own words."""
+        super().__init__(words)
+        self.is_transient = is_transient
+
+
+class SubmissionUncertainError(Exception):
+    """Whether the scheduler took a submission is not known; it must be looked up by its name."""
+
+
+class Scheduler(Protocol):
+    """Runs submissions as jobs."""
+
+    @property
+    def keeps_jobs(self) -> bool:
+        """Whether jobs go on after this process has ended."""
+        ...
+
+    def submit(self, submission: Submission) -> tuple[str, ...]:
+        """Hand a submission over and give the ids of its jobs, by array index.
+
+        Raises:
+            SubmissionRejectedError: If it was refused.
+            SubmissionUncertainError: If it may have been taken all the same.
+            SchedulerError: If the scheduler was not reached.
+        """
+        ...
+
+    def find(self, submission: Submission) -> tuple[str, ...] | None:
+        """Job ids of a submission by its name; None where the scheduler has never heard of it.
+
+        Raises:
+            SchedulerError: If it cannot be asked: then nothing is known.
+        """
+        ...
+
+    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
+        """What is known of each job, in a fixed number of calls whatever their number.
+
+        Args:
+            job_ids: The jobs asked about; each is in the answer (:data:`sweep.core.attempt.ABSENT` where unknown).
+            since: Unix time before which none of them was submitted.
+
+        Raises:
+            SchedulerError: If it cannot be asked: then nothing is known.
+        """
+        ...
+
+    def outcome_of(self, report: JobReport) -> Outcome | None:
+        """What the state's word means, where it is specific."""
+        ...
+
+    def cancel(self, job_ids: Collection[str]) -> None:
+        """End jobs; those that are over already are no error.
+
+        Raises:
+            SchedulerError: If it cannot be asked.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave: end what cannot go on without this process, and wait until it has ended."""
+        ...
+
+
+class Ledger(Protocol):
+    """Append-only events with one writer."""
+
+    def read(self) -> tuple[Sequence[Event], Sequence[str]]:
+        """All events, and what is wrong with the lines that are none."""
+        ...
+
+    def append(self, event: Event) -> None:
+        """Write one event; on return it is on disk.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        ...
+
+
+class RunDirectory(Protocol):
+    """Reading and publishing in a run directory."""
+
+    @property
+    def path(self) -> str:
+        """Absolute path."""
+        ...
+
+    def sweep_file(self) -> SweepFile | None:
+        """The content of ``sweep.json``; None where there is none yet."""
+        ...
+
+    def publish_sweep_file(self, content: SweepFile) -> None:
+        """Replace ``sweep.json``."""
+        ...
+
+    def publish_submission(self, submission: Submission, cells: Iterable[CellFile]) -> None:
+        """Write the cell file of every attempt and then the submission's file, all on disk on return."""
+        ...
+
+    def submission_names(self) -> Sequence[str]:
+        """Names of all submissions ever written, oldest first."""
+        ...
+
+    def submission(self, name: str) -> Submission:
+        """One submission.
+
+        Raises:
+            RecordError: If its file is damaged.
+            OSError: If it cannot be read.
+        """
+        ...
+
+    def result(self, key: AttemptKey) -> tuple[Result | None, str]:
+        """A valid result of this very attempt (of its latest restart that has one), and what is wrong with others."""
+        ...
+
+    def errors(self, key: AttemptKey) -> Sequence[RankError]:
+        """Error files of an attempt's latest restart."""
+        ...
+
+    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
+        """What the launcher wrote; None where it has not, or not readably."""
+        ...
+
+    def progress(self, key: AttemptKey) -> Progress | None:
+        """The step a running trainer is at; None where it has not said."""
+        ...
+
+
+class Clock(Protocol):
+    """Time."""
+
+    def now(self) -> float:
+        """Unix time."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
