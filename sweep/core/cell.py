@@ -8,17 +8,16 @@ import hashlib
 import json
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.core.model import ModelShape
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 AxisValue = str | int | float | bool | None
+_Built = typing.TypeVar("_Built")
 
 
 class Precision(StrEnum):
@@ -315,7 +314,17 @@ def _defaults(cls: type) -> tuple[tuple[str, object], ...]:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    # Modules that name Mapping in annotations only import it for the type checker.
+    return typing.get_type_hints(cls, localns={"Mapping": Mapping})
+
+
+def build(cls: type[_Built], data: Mapping[str, object], where: str) -> _Built:
+    """An instance of a dataclass from plain values, nested dataclasses, tuples and mappings included.
+
+    Raises:
+        ValueError: If a field is unknown, missing or of the wrong type; ``where`` opens the message.
+    """
+    return typing.cast("_Built", _build(cls, data, where))
 
 
 def _build(cls: Any, data: Mapping[str, object], where: str) -> object:
@@ -344,7 +353,14 @@ def _convert(hint: Any, value: object, where: str) -> object:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         if value is None:
             return None
-        (hint,) = [option for option in typing.get_args(hint) if option is not type(None)]
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        if len(options) > 1:
+            return _one_of(options, value, where)
+        hint = options[0]
+    if typing.get_origin(hint) is tuple:
+        return _tuple(typing.get_args(hint), value, where)
+    if typing.get_origin(hint) is Mapping:
+        return _mapping(typing.get_args(hint)[1], value, where)
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             raise ValueError(f"{where}={value!r} is not a mapping.")
@@ -352,6 +368,31 @@ def _convert(hint: Any, value: object, where: str) -> object:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return _enum(hint, value, where)
     return _scalar(hint, value, where)
+
+
+def _one_of(options: list[type], value: object, where: str) -> object:
+    if type(value) not in options:
+        raise ValueError(
+            f"{where}={value!r} is not {' or '.join(_WORDS.get(item, item.__name__) for item in options)}."
+        )
+    return value
+
+
+def _tuple(items: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{where}={value!r} is not a list. Write it in brackets: [...].")
+    if items[-1] is not Ellipsis and len(value) != len(items):
+        raise ValueError(f"{where}={value!r} does not have {len(items)} values.")
+    hints = [items[0]] * len(value) if items[-1] is Ellipsis else items
+    return tuple(
+        _convert(hint, item, f"{where}[{at}]") for at, (hint, item) in enumerate(zip(hints, value, strict=True))
+    )
+
+
+def _mapping(hint: Any, value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}={value!r} is not a mapping. Write it as name: value.")
+    return {str(name): _convert(hint, item, f"{where}.{name}") for name, item in value.items()}
 
 
 def _enum(hint: type[StrEnum], value: object, where: str) -> StrEnum:

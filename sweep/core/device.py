@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,8 @@ class Device:
         type: ``cuda`` (NCCL) or ``cpu`` (gloo).
         match: Parts of a device name as the driver reports it; one of them must occur, or the trainer refuses to
             run: a figure from another GPU than was asked for is worse than none. Empty: any device will do.
+        unlike: Parts that must not occur in it: ``NVIDIA H200`` is in ``NVIDIA H200 NVL`` too, and a MIG slice's name
+            contains that of the whole GPU.
         peak_tflops: Dense peak by precision, TFLOP/s. A precision that is not in it has no MFU.
         memory_gib: Device memory, GiB; None where unknown.
         source: Where the figures come from.
@@ -27,6 +29,7 @@ class Device:
     name: str
     type: str
     match: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
     peak_tflops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     memory_gib: float | None = None
     source: str = ""
@@ -38,7 +41,10 @@ class Device:
 
     def is_matched_by(self, reported_name: str) -> bool:
         """Whether the driver's name for a device is that of this kind."""
-        return not self.match or any(part.lower() in reported_name.lower() for part in self.match)
+        reported = reported_name.lower()
+        if any(part.lower() in reported for part in self.unlike):
+            return False
+        return not self.match or any(part.lower() in reported for part in self.match)
 
     def peak_for(self, precision: str, reported_name: str) -> float | None:
         """Dense peak of the precision in TFLOP/s, or None where the device or its peak is not known."""
@@ -50,6 +56,7 @@ class Device:
             "name": self.name,
             "type": self.type,
             "match": list(self.match),
+            "unlike": list(self.unlike),
             "peak_tflops": dict(self.peak_tflops),
             "memory_gib": self.memory_gib,
             "source": self.source,
@@ -62,14 +69,20 @@ class Device:
         Raises:
             ValueError: If a value has the wrong type.
         """
-        match, peaks, memory = data.get("match", []), data.get("peak_tflops", {}), data.get("memory_gib")
-        if not isinstance(match, list | tuple) or not isinstance(peaks, dict):
-            raise ValueError(f"device {data.get('name')}: 'match' must be a list and 'peak_tflops' a mapping.")
+        match, unlike = data.get("match", []), data.get("unlike", [])
+        peaks, memory = data.get("peak_tflops", {}), data.get("memory_gib")
+        if not all(isinstance(parts, list | tuple) for parts in (match, unlike)) or not isinstance(peaks, dict):
+            raise ValueError(f"device {data.get('name')}: 'match' and 'unlike' are lists, 'peak_tflops' is a mapping.")
         return cls(
             name=str(data["name"]),
             type=str(data["type"]),
-            match=tuple(str(part) for part in match),
+            match=_parts(match),
+            unlike=_parts(unlike),
             peak_tflops={str(key): float(value) for key, value in peaks.items() if value is not None},
             memory_gib=None if memory is None else float(str(memory)),
             source=str(data.get("source", "")),
         )
+
+
+def _parts(values: Any) -> tuple[str, ...]:
+    return tuple(str(part) for part in values)
