@@ -156,6 +156,15 @@ class RunDirectory(Protocol):
         ...
 
 
+    def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
+        """Requests of ``sweep cancel`` made while another process holds the run: their names and cell ids."""
+        ...
+
+    def drop_cancel_request(self, name: str) -> None:
+        """Take a request off the pile once it was acted on."""
+        ...
+
+
 class Clock(Protocol):
     """Time."""
 

@@ -209,6 +209,11 @@ _OUTCOME_OF_ERROR: Mapping[ErrorClass, Outcome] = {
 _CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
 
 
+def is_consequence(error: RankError) -> bool:
+    """Whether an error is of a kind that another one causes; the cause's own file may still be on its way."""
+    return error.error_class in _CONSEQUENCES
+
+
 def first_cause(errors: Sequence[RankError]) -> RankError | None:
     """The earliest error that is not the consequence of another; else the earliest of all."""
     ordered = sorted(errors, key=lambda error: error.time)

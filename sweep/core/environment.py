@@ -34,3 +34,14 @@ def relevant(environ: Mapping[str, str]) -> dict[str, str]:
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without what an enclosing job or torchrun left in it; ``SLURM_CONF`` stays."""
     return {name: value for name, value in environ.items() if not _INHERITED.search(name) or name in _KEPT_OF_INHERITED}
+
+
+_ASSIGNMENT = re.compile(r"^(\+*[\w.@/-]+)=(.+)$", re.DOTALL)
+
+
+def redacted_text(word: str) -> str:
+    """A word of a command line; the value of ``name=value`` is redacted where the name sounds like a secret."""
+    match = _ASSIGNMENT.match(word)
+    if match is None or not _SECRET.search(match[1]):
+        return word
+    return f"{match[1]}={REDACTED}"

@@ -1,4 +1,4 @@
-"""A submission: attempts with identical resources that go to the scheduler in one call, and the file their jobs read."""
+"""A submission: attempts with identical resources that go to the scheduler in one call, and the file jobs read."""
 
 from __future__ import annotations
 
@@ -99,5 +99,5 @@ def submission_file(name: str) -> str:
 
 
 def safe_name(text: str) -> str:
-    """A job name of letters, digits, ``_``, ``.`` and ``-`` only, at most 80 long: safe in any shell and file system."""
+    """A job name of letters, digits, ``_``, ``.`` and ``-``, at most 80 long: safe in any shell and file system."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:80] or "sweep"

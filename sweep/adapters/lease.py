@@ -1,0 +1,176 @@
+"""The single-writer lock of a run directory: a lease file with host, pid and heartbeat.
+
+flock fails on some Lustre mounts, so the lock is a file that is created exclusively and kept fresh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from sweep.core.record import LEASE_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+HEARTBEAT_S = 10.0
+STALE_AFTER_S = 120.0
+"""Seconds without a heartbeat after which a holder on another host counts as gone."""
+
+
+class LeaseHeldError(Exception):
+    """Another process holds the run directory."""
+
+
+class LeaseLostError(Exception):
+    """This process held the run directory and another took it (it was suspended for longer than the lease lasts)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holder:
+    """Who holds a run directory."""
+
+    host: str
+    pid: int
+    started: float
+    token: str
+
+    def __str__(self) -> str:
+        """For error messages."""
+        return f"process {self.pid} on {self.host}"
+
+
+class Lease:
+    """Holds a run directory for as long as the ``with`` block lasts.
+
+    Args:
+        run_dir: The run directory.
+
+    Raises:
+        LeaseHeldError: On entering, if a living process holds it; the message says which.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        """Take nothing yet."""
+        self._path = run_dir / LEASE_FILE
+        started = psutil.Process().create_time()
+        self._me = Holder(host=socket.gethostname(), pid=os.getpid(), started=started, token=uuid.uuid4().hex)
+        self._stop = threading.Event()
+        self._beat: threading.Thread | None = None
+
+    def __enter__(self) -> Lease:
+        """Take the lease, over from a holder that is gone if need be."""
+        for _ in range(10):
+            if self._create():
+                self._beat = threading.Thread(target=self._keep_fresh, name="lease-heartbeat", daemon=True)
+                self._beat.start()
+                return self
+            self._take_over_if_dead()
+        raise LeaseHeldError(f"the run directory's lease {self._path} changes hands all the time; try again.")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give it back, if it is still this process's."""
+        self._stop.set()
+        if self._beat is not None:
+            self._beat.join()
+        with contextlib.suppress(OSError):
+            holder = read_holder(self._path)
+            if holder is not None and holder.token == self._me.token:
+                self._path.unlink()
+
+    def check(self) -> None:
+        """Make sure that the lease is still held.
+
+        Raises:
+            LeaseLostError: If it is not.
+        """
+        holder = read_holder(self._path)
+        if holder is None or holder.token != self._me.token:
+            raise LeaseLostError(
+                f"{self._path.parent} is now held by {holder or 'nobody'}. Nothing more is written from here; "
+                "look at it with 'python -m sweep status'."
+            )
+
+    def _create(self) -> bool:
+        # Written beside and linked into place: the file is whole from its first moment, and link fails where one is.
+        draft = self._path.with_name(f"{LEASE_FILE}.{self._me.token}")
+        body = {"host": self._me.host, "pid": self._me.pid, "started": self._me.started, "token": self._me.token}
+        draft.write_text(json.dumps(body))
+        try:
+            os.link(draft, self._path)
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+        return True
+
+    def _take_over_if_dead(self) -> None:
+        holder = read_holder(self._path)
+        if holder is not None and _is_alive(holder, self._path):
+            raise LeaseHeldError(
+                f"{self._path.parent} is held by {holder}, which is running a sweep in it. "
+                "Wait for it, look at it with 'python -m sweep status', or stop it first."
+            )
+        # Renaming moves exactly one file for exactly one of several takers; whoever moved a live one puts it back.
+        moved = self._path.with_name(f"{LEASE_FILE}.gone.{self._me.token}")
+        try:
+            self._path.rename(moved)
+        except FileNotFoundError:
+            return
+        found = read_holder(moved)
+        if found is not None and (holder is None or found.token != holder.token) and _is_alive(found, moved):
+            with contextlib.suppress(FileExistsError):
+                os.link(moved, self._path)
+        moved.unlink()
+
+    def _keep_fresh(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            with contextlib.suppress(OSError):
+                holder = read_holder(self._path)
+                if holder is not None and holder.token == self._me.token:
+                    os.utime(self._path)
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who a lease file names; None where there is none, or none that can be read."""
+    try:
+        data: Mapping[str, Any] = json.loads(path.read_text())
+        return Holder(
+            host=str(data["host"]), pid=int(data["pid"]), started=float(data["started"]), token=str(data["token"])
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def current_holder(run_dir: Path) -> Holder | None:
+    """The living process that holds a run directory; None where nobody does."""
+    path = run_dir / LEASE_FILE
+    holder = read_holder(path)
+    return holder if holder is not None and _is_alive(holder, path) else None
+
+
+def _is_alive(holder: Holder, path: Path) -> bool:
+    if holder.host == socket.gethostname():
+        try:
+            return abs(psutil.Process(holder.pid).create_time() - holder.started) < 1.0
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.AccessDenied:
+            return True
+    try:
+        return time.time() - path.stat().st_mtime < STALE_AFTER_S
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,241 @@
+"""Reading and atomic publishing in a run directory: a file that exists is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from sweep.core.record import (
+    ATTEMPT_FILE,
+    CELL_FILE,
+    ERROR_GLOB,
+    FIGURES_DIR,
+    PROGRESS_FILE,
+    RESULT_FILE,
+    SUBMISSION_LOGS_DIR,
+    SUBMISSIONS_DIR,
+    SWEEP_FILE,
+    TABLES_DIR,
+    AttemptFile,
+    Progress,
+    RecordError,
+    Result,
+    attempt_dir,
+    parse_error,
+)
+from sweep.core.submission import Submission, submission_file
+from sweep.core.sweep_file import SweepFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sweep.core.attempt import AttemptKey, RankError
+    from sweep.core.record import CellFile
+
+REQUESTS_DIR = "requests"
+_RESTART = re.compile(r"^restart-(\d+)$")
+_T = TypeVar("_T")
+
+
+class RunDirError(Exception):
+    """A run directory cannot be used; the message says why and what to change."""
+
+
+class RunDir:
+    """Implements :class:`sweep.ports.RunDirectory` on a (shared) file system.
+
+    Args:
+        path: The run directory; :meth:`create` makes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Touch nothing."""
+        self._path = path.absolute()
+
+    @property
+    def path(self) -> str:
+        """Absolute path."""
+        return str(self._path)
+
+    def create(self) -> None:
+        """Make the directory, private to the user, and show that it can be written.
+
+        Raises:
+            RunDirError: If it cannot be made or written.
+        """
+        try:
+            self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for name in (SUBMISSIONS_DIR, SUBMISSION_LOGS_DIR, REQUESTS_DIR, TABLES_DIR, FIGURES_DIR):
+                (self._path / name).mkdir(exist_ok=True, mode=0o700)
+            probe = self._path / f".probe-{uuid.uuid4().hex}"
+            write_atomically(probe, "")
+            probe.unlink()
+        except OSError as error:
+            raise RunDirError(
+                f"the run directory {self._path} cannot be written ({error.strerror or error}). "
+                "Give another with run_dir=..., or mend its permissions or the space on its disk."
+            ) from error
+
+    def exists(self) -> bool:
+        """Whether there is a ``sweep.json``."""
+        return (self._path / SWEEP_FILE).exists()
+
+    def sweep_file(self) -> SweepFile | None:
+        """The content of ``sweep.json``; None where there is none yet.
+
+        Raises:
+            RunDirError: If it is damaged or of another schema version.
+        """
+        try:
+            return SweepFile.parse((self._path / SWEEP_FILE).read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, RecordError) as error:
+            raise RunDirError(
+                f"{self._path / SWEEP_FILE}: {error}. The results below it are untouched; give another run_dir=..., or "
+                f"move {SWEEP_FILE} away to have it made anew from the grid."
+            ) from error
+
+    def publish_sweep_file(self, content: SweepFile) -> None:
+        """Replace ``sweep.json``, unless it already says just that."""
+        text = content.render()
+        with contextlib.suppress(OSError):
+            if (self._path / SWEEP_FILE).read_text() == text:
+                return
+        write_atomically(self._path / SWEEP_FILE, text)
+
+    def publish_submission(self, submission: Submission, cells: Iterable[CellFile]) -> None:
+        """Write the cell file of every attempt and then the submission's file, all on disk on return."""
+        for cell in cells:
+            folder = self._path / attempt_dir(cell.key)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomically(folder / CELL_FILE, cell.render())
+        write_atomically(self._path / submission.file, submission.render())
+
+    def submission_names(self) -> Sequence[str]:
+        """Names of all submissions ever written, oldest first."""
+        return sorted(path.stem for path in (self._path / SUBMISSIONS_DIR).glob("*.json"))
+
+    def submission(self, name: str) -> Submission:
+        """One submission.
+
+        Raises:
+            RecordError: If its file is damaged.
+            OSError: If it cannot be read.
+        """
+        return Submission.parse((self._path / submission_file(name)).read_text())
+
+    def result(self, key: AttemptKey) -> tuple[Result | None, str]:
+        """A valid result of this very attempt (of its latest restart that has one), and what is wrong with others."""
+        problem = ""
+        for folder in self._restarts(key):
+            try:
+                return Result.parse((folder / RESULT_FILE).read_text(), expected=key), ""
+            except FileNotFoundError:
+                continue
+            except (OSError, RecordError) as error:
+                problem = problem or f"{folder.name}/{RESULT_FILE}: {error}"
+        return None, problem
+
+    def errors(self, key: AttemptKey) -> Sequence[RankError]:
+        """Error files of an attempt's latest restart; damaged ones are left out."""
+        found = []
+        for path in sorted(self._restarts(key)[0].glob(ERROR_GLOB)):
+            with contextlib.suppress(OSError, RecordError):
+                found.append(parse_error(path.read_text()))
+        return found
+
+    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
+        """What the launcher wrote; None where it has not, or not readably."""
+        return _read(self._restarts(key)[0] / ATTEMPT_FILE, AttemptFile.parse)
+
+    def progress(self, key: AttemptKey) -> Progress | None:
+        """The step a running trainer is at; None where it has not said."""
+        return _read(self._restarts(key)[0] / PROGRESS_FILE, Progress.parse)
+
+    def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
+        """Requests of ``sweep cancel`` made while another process holds the run: their names and cell ids."""
+        found = []
+        for path in sorted((self._path / REQUESTS_DIR).glob("cancel-*.json")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found.append((path.name, [str(cell) for cell in json.loads(path.read_text())["cells"]]))
+        return found
+
+    def request_cancel(self, cells: Sequence[str]) -> str:
+        """Ask the process that holds the run to cancel cells; gives the request's name."""
+        name = f"cancel-{uuid.uuid4().hex}.json"
+        write_atomically(self._path / REQUESTS_DIR / name, json.dumps({"cells": list(cells)}))
+        return name
+
+    def drop_cancel_request(self, name: str) -> None:
+        """Take a request off the pile once it was acted on."""
+        (self._path / REQUESTS_DIR / name).unlink(missing_ok=True)
+
+    def is_request_pending(self, name: str) -> bool:
+        """Whether nobody has acted on a request yet."""
+        return (self._path / REQUESTS_DIR / name).exists()
+
+    def _restarts(self, key: AttemptKey) -> list[Path]:
+        """Folders of the attempt's runs under one job id, the latest first; the attempt's own last."""
+        own = self._path / attempt_dir(key)
+        try:
+            numbered = [(int(match[1]), own / name) for name in os.listdir(own) if (match := _RESTART.match(name))]
+        except OSError:
+            numbered = []
+        return [*(path for _, path in sorted(numbered, reverse=True)), own]
+
+
+def _read(path: Path, parse: Callable[[str], _T]) -> _T | None:
+    try:
+        return parse(path.read_text())
+    except (OSError, RecordError):
+        return None
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write a file so that it is whole from the moment it can be seen: write beside it, fsync, rename.
+
+    Raises:
+        OSError: If it cannot be written; what was there before is untouched.
+    """
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def _sync_folder(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def find_run_dirs(root: Path) -> list[Path]:
+    """Run directories directly below a folder, the most recently changed first."""
+    found = [path.parent for path in root.glob(f"*/{SWEEP_FILE}")]
+    return sorted(found, key=_last_change, reverse=True)
+
+
+def _last_change(run_dir: Path) -> float:
+    times = [0.0]
+    for name in (SWEEP_FILE, "ledger.jsonl"):
+        with contextlib.suppress(OSError):
+            times.append((run_dir / name).stat().st_mtime)
+    return max(times)

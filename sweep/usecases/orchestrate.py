@@ -1,0 +1,134 @@
+"""The main job: settle what is over, decide, submit; again until every cell is measured or explained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import Outcome
+from sweep.core.ledger import Reopened
+from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
+from sweep.core.sweep_file import SweepFile, extended
+from sweep.usecases.reconcile import Reconciler
+from sweep.usecases.submit import Submitter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from sweep.core.attempt import JobReport
+    from sweep.core.grid import Expansion
+    from sweep.core.spec import SweepSpec
+    from sweep.ports import RunDirectory
+    from sweep.usecases.session import Session
+
+
+def sweep_file_of(spec: SweepSpec, expansion: Expansion) -> SweepFile:
+    """What ``sweep.json`` says of one command."""
+    used = {cell.device for cell in expansion.cells.values()}
+    return SweepFile(
+        grid=spec.grid.name,
+        cluster=spec.cluster.name,
+        scale=spec.scale,
+        batch_kind=spec.grid.batch_kind,
+        repeats=spec.repeats,
+        series=spec.series,
+        flop_convention=spec.flop_convention,
+        devices={name: device for name, device in spec.devices.items() if name in used},
+        cells=expansion.cells,
+        points=expansion.points,
+        rejections=expansion.rejections,
+    )
+
+
+def declare(run_dir: RunDirectory, content: SweepFile) -> SweepFile:
+    """Write what a command asks for into ``sweep.json``, extending what is there.
+
+    Raises:
+        PinError: If the run directory is another grid's or cluster's.
+    """
+    old = run_dir.sweep_file()
+    whole = content if old is None else extended(old, content)
+    run_dir.publish_sweep_file(whole)
+    return whole
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """Where a run stands at one moment.
+
+    Attributes:
+        actions: One for every repeat of every cell.
+        reports: The scheduler's latest word on jobs in flight.
+    """
+
+    actions: tuple[Action, ...]
+    reports: Mapping[str, JobReport]
+
+    def counts(self) -> Counter[ActionKind]:
+        """How many repeats are in each state."""
+        return Counter(action.kind for action in self.actions)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing runs and nothing is to be run."""
+        return not any(action.kind in (*TO_SUBMIT, ActionKind.WAIT) for action in self.actions)
+
+
+class Orchestrator:
+    """Runs one session to its end.
+
+    Args:
+        session: The run, its history not yet loaded.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Load the history."""
+        self.session = session
+        session.load()
+        self.reconciler = Reconciler(session)
+        self._submitter = Submitter(session)
+
+    def reopen(self, outcomes: Collection[Outcome]) -> None:
+        """Let repeats whose last attempt ended so be tried again, although they were given up."""
+        if not outcomes:
+            return
+        chosen = [
+            (action.cell_id, action.repeat)
+            for action in self._decide()
+            if action.outcome in outcomes and action.outcome is not Outcome.SUCCEEDED and action.kind not in TO_SUBMIT
+        ]
+        if chosen:
+            self.session.record(Reopened(time=self.session.clock.now(), repeats=tuple(chosen)))
+
+    def step(self) -> Snapshot:
+        """Settle, decide and submit once."""
+        self.reconciler.settle()
+        if self._submitter.submit(self._decide()):
+            # Jobs that a local scheduler can start are started now, not at the next look.
+            self.reconciler.settle()
+        return self.snapshot()
+
+    def snapshot(self) -> Snapshot:
+        """Where the run stands."""
+        return Snapshot(actions=tuple(self._decide()), reports=self.reconciler.reports)
+
+    def watch(self, show: Callable[[Snapshot], None]) -> Snapshot:
+        """Step until all is measured or explained, showing where it stands after each step."""
+        while True:
+            now = self.step()
+            show(now)
+            if now.is_over:
+                return now
+            self.session.clock.sleep(self.session.cluster.poll_interval_s)
+
+    def _decide(self) -> list[Action]:
+        return decide(self.session.cells, repeats=self.session.repeats, history=self.session.history)
+
+
+def exit_code(snapshot: Snapshot) -> int:
+    """0: all measured or explained by design; 1: some cell was given up or is held; 3: not watched to the end."""
+    if not snapshot.is_over:
+        return 3
+    explained = (ActionKind.DONE, ActionKind.EXPLAINED)
+    return 0 if all(action.kind in explained for action in snapshot.actions) else 1

@@ -1,0 +1,241 @@
+"""Reconciling: result files, error files and the scheduler's word become outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import ABSENT, AttemptKey, Evidence, JobReport, Phase, first_cause, is_consequence, judge
+from sweep.core.ledger import AttemptState, CancelRequested, Ended, Released, Submitted
+from sweep.core.record import RecordError
+from sweep.ports import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sweep.core.attempt import RankError
+    from sweep.core.record import AttemptFile
+    from sweep.usecases.session import Session
+
+_LOOK_UP_GRACE_S = 60.0
+"""An sbatch that outlived a killed orchestrator may still be under way; its name is looked for that long."""
+
+_CANCEL_AGAIN_S = 30.0
+
+
+@dataclass(slots=True)
+class _Sightings:
+    """Since when (monotonic) something has been so without a break; forgotten once it is not."""
+
+    since: dict[str, float] = field(default_factory=dict)
+
+    def lasting(self, name: str, now: float) -> float:
+        return now - self.since.setdefault(name, now)
+
+    def forget(self, name: str) -> None:
+        self.since.pop(name, None)
+
+
+class Reconciler:
+    """Brings the history up to what the run directory and the scheduler say.
+
+    Args:
+        session: The run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Nothing has been seen yet."""
+        self._session = session
+        self._unknown = _Sightings()
+        self._absent = _Sightings()
+        self._ended = _Sightings()
+        self._outlived = _Sightings()
+        self._cancelled = _Sightings()
+        self._reports: dict[str, JobReport] = {}
+        self._last_failure = ""
+
+    @property
+    def reports(self) -> Mapping[str, JobReport]:
+        """The scheduler's latest word on each job in flight."""
+        return self._reports
+
+    def settle(self) -> None:
+        """Take up cancel requests, look for lost submissions, and end every attempt that is over."""
+        self._take_up_cancel_requests()
+        self._look_up_unknown()
+        flying = [attempt for attempt in self._session.history.in_flight() if attempt.job_id is not None]
+        if not flying:
+            self._reports = {}
+            return
+        reports = self._poll(flying)
+        if reports is None:
+            self._end_those_with_results(flying)
+            return
+        self._reports = dict(reports)
+        for attempt in flying:
+            self._settle_one(attempt, reports.get(attempt.job_id or "", ABSENT))
+
+    def _poll(self, flying: Sequence[AttemptState]) -> Mapping[str, JobReport] | None:
+        since = min(attempt.reserved_at for attempt in flying)
+        try:
+            reports = self._session.scheduler.poll([str(attempt.job_id) for attempt in flying], since=since)
+        except SchedulerError as error:
+            if str(error) != self._last_failure:
+                self._session.reporter.note(f"the scheduler cannot be asked ({error}); nothing is decided until it can")
+            self._last_failure = str(error)
+            return None
+        self._last_failure = ""
+        return reports
+
+    def _end_those_with_results(self, flying: Iterable[AttemptState]) -> None:
+        """A finished measurement needs no scheduler; everything else waits for its word."""
+        for attempt in flying:
+            launched = self._session.run_dir.attempt_file(attempt.key)
+            if launched is not None and launched.ended_at is not None:
+                result, _ = self._session.run_dir.result(attempt.key)
+                if result is not None:
+                    self._end(attempt, JobReport(state="", phase=Phase.ENDED))
+
+    def _settle_one(self, attempt: AttemptState, report: JobReport) -> None:
+        now, job = self._session.clock.monotonic(), str(attempt.job_id)
+        if report.phase is not Phase.ABSENT:
+            self._absent.forget(job)
+        if report.phase is not Phase.ENDED:
+            self._ended.forget(job)
+        if attempt.is_cancel_requested and report.phase in (Phase.PENDING, Phase.RUNNING):
+            self._insist_on_cancel(job, now)
+        if report.phase is Phase.PENDING:
+            return
+        if report.phase is Phase.RUNNING:
+            self._watch_running(attempt, report, now)
+        elif report.phase is Phase.ENDED:
+            if self._is_settled(attempt, self._ended.lasting(job, now)):
+                self._end(attempt, report)
+        elif self._has_result(attempt) or self._absent.lasting(job, now) >= self._session.cluster.lost_after_s:
+            self._end(attempt, report)
+
+    def _watch_running(self, attempt: AttemptState, report: JobReport, now: float) -> None:
+        """A job whose result is there may take a moment to end; one that hangs is ended, and its result counts."""
+        job = str(attempt.job_id)
+        if not self._has_result(attempt):
+            self._outlived.forget(job)
+            return
+        if self._outlived.lasting(job, now) < self._session.cluster.hang_grace_s:
+            return
+        self._session.reporter.note(f"job {job} goes on although its result is there; it is ended")
+        self._cancel_jobs([job])
+        self._end(attempt, report)
+
+    def _insist_on_cancel(self, job: str, now: float) -> None:
+        """Repeat a cancel that the scheduler did not hear, or that came before the job's id was known."""
+        if self._cancelled.lasting(job, now) >= _CANCEL_AGAIN_S:
+            self._cancelled.forget(job)
+            self._cancel_jobs([job])
+
+    def _is_settled(self, attempt: AttemptState, ended_for_s: float) -> bool:
+        """Whether an ended job's files say how it ended, or have had their time to appear."""
+        cause = first_cause(self._session.run_dir.errors(attempt.key))
+        if self._has_result(attempt) or (cause is not None and not is_consequence(cause)):
+            return True
+        return ended_for_s >= self._session.cluster.result_grace_s
+
+    def _has_result(self, attempt: AttemptState) -> bool:
+        result, _ = self._session.run_dir.result(attempt.key)
+        return result is not None
+
+    def _end(self, attempt: AttemptState, report: JobReport) -> None:
+        session = self._session
+        result, problem = session.run_dir.result(attempt.key)
+        launched = session.run_dir.attempt_file(attempt.key)
+        errors = session.run_dir.errors(attempt.key)
+        evidence = Evidence(
+            has_result=result is not None,
+            result_problem=problem,
+            cancelled_by_user=attempt.is_cancel_requested,
+            report=report,
+            outcome_of_state=session.scheduler.outcome_of(report),
+            errors=errors,
+            exit_codes={} if launched is None or launched.exit_code is None else {0: launched.exit_code},
+        )
+        verdict = judge(evidence)
+        session.record(
+            Ended(
+                time=session.clock.now(),
+                key=attempt.key,
+                outcome=verdict.outcome,
+                reason=verdict.reason,
+                gpu_seconds=_gpu_seconds(attempt, report, launched),
+                evidence=_as_data(evidence, errors),
+            )
+        )
+        session.reporter.ended(attempt.key, verdict)
+
+    def _look_up_unknown(self) -> None:
+        """Submissions whose job ids were never recorded: a crash, or sbatch timed out after it was heard."""
+        unknown = {a.submission for a in self._session.history.in_flight() if a.job_id is None}
+        for name in sorted(unknown):
+            try:
+                submission = self._session.run_dir.submission(name)
+                jobs = self._session.scheduler.find(submission)
+            except (OSError, RecordError) as error:
+                self._session.reporter.note(f"submission {name} cannot be looked up: its file is damaged ({error})")
+                continue
+            except SchedulerError as error:
+                self._session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
+                continue
+            if jobs is not None:
+                self._session.record(Submitted(time=self._session.clock.now(), submission=name, jobs=jobs))
+                self._session.reporter.submitted(submission, jobs)
+            elif self._never_arrived(name):
+                reason = "it never reached the scheduler"
+                self._session.record(Released(time=self._session.clock.now(), submission=name, reason=reason))
+                self._session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
+
+    def _never_arrived(self, name: str) -> bool:
+        grace_s = min(_LOOK_UP_GRACE_S, self._session.cluster.lost_after_s) if self._session.scheduler.keeps_jobs else 0
+        return self._unknown.lasting(name, self._session.clock.monotonic()) >= grace_s
+
+    def _take_up_cancel_requests(self) -> None:
+        for name, cells in self._session.run_dir.cancel_requests():
+            self.cancel(cells)
+            self._session.run_dir.drop_cancel_request(name)
+
+    def cancel(self, cells: Iterable[str]) -> list[AttemptKey]:
+        """Cancel the attempts of these cells that are in flight; only attempts of this run directory are touched."""
+        wanted = set(cells)
+        flying = [attempt for attempt in self._session.history.in_flight() if attempt.key.cell_id in wanted]
+        keys = [attempt.key for attempt in flying]
+        if keys:
+            self._session.record(CancelRequested(time=self._session.clock.now(), keys=tuple(keys)))
+            self._cancel_jobs([attempt.job_id for attempt in flying if attempt.job_id is not None])
+        return keys
+
+    def _cancel_jobs(self, jobs: Sequence[str]) -> None:
+        try:
+            self._session.scheduler.cancel(jobs)
+        except SchedulerError as error:
+            self._session.reporter.note(f"the scheduler did not take the cancel of {', '.join(jobs)}: {error}")
+
+
+def _gpu_seconds(attempt: AttemptState, report: JobReport, launched: AttemptFile | None) -> float | None:
+    """GPU-seconds that an attempt held, by the scheduler's times or else the launcher's; None where neither knows."""
+    started, ended = report.started_at, report.ended_at
+    if (started is None or ended is None) and launched is not None:
+        started, ended = launched.started_at, launched.ended_at
+    if started is None or ended is None:
+        return None
+    return max(0.0, ended - started) * attempt.gpus
+
+
+def _as_data(evidence: Evidence, errors: Sequence[RankError]) -> dict[str, object]:
+    report = evidence.report
+    return {
+        "result": evidence.has_result,
+        "result_problem": evidence.result_problem,
+        "state": report.state,
+        "state_reason": report.reason,
+        "nodes": list(report.nodes),
+        "exit_code": report.exit_code,
+        "launcher_exit_codes": {str(node): code for node, code in evidence.exit_codes.items()},
+        "errors": [asdict(error) for error in errors[:8]],
+    }

@@ -1,0 +1,119 @@
+"""One process's hold on one run: what it works on, and the history that it and its predecessors wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from sweep.core.ledger import Event, History, Reserved, fold
+from sweep.core.record import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sweep.core.attempt import AttemptKey, Verdict
+    from sweep.core.cell import Cell
+    from sweep.core.device import Device
+    from sweep.core.spec import ClusterSpec
+    from sweep.core.submission import Submission
+    from sweep.ports import Clock, Ledger, RunDirectory, Scheduler
+
+
+class Reporter(Protocol):
+    """Who is told what happens, as it happens."""
+
+    def submitted(self, submission: Submission, jobs: tuple[str, ...]) -> None:
+        """A submission has become jobs."""
+        ...
+
+    def ended(self, key: AttemptKey, verdict: Verdict) -> None:
+        """An attempt is over."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something that people should know and that changes nothing by itself."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sources:
+    """The snapshot of the code that jobs run."""
+
+    directory: str
+    digest: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """Everything the use cases work on.
+
+    Attributes:
+        cells: The cells of this command, by id, in grid order.
+        repeats: Independent runs of each.
+        devices: Profiles by name.
+        cluster: Where they run.
+        run_name: Grid and cluster: the start of job names.
+        scheduler: Runs them.
+        ledger: Remembers.
+        run_dir: Holds the records.
+        clock: Tells the time.
+        reporter: Is told what happens.
+        sources: The snapshot that new jobs run.
+        provenance: Where new submissions come from.
+        new_token: A fresh short random word for each submission's name.
+        check_lease: Raises if this process no longer holds the run.
+        history: What the ledger adds up to; kept in step with it by :meth:`record`.
+    """
+
+    cells: Mapping[str, Cell]
+    repeats: int
+    devices: Mapping[str, Device]
+    cluster: ClusterSpec
+    run_name: str
+    scheduler: Scheduler
+    ledger: Ledger
+    run_dir: RunDirectory
+    clock: Clock
+    reporter: Reporter
+    sources: Sources
+    provenance: Mapping[str, object]
+    new_token: Callable[[], str]
+    check_lease: Callable[[], None]
+    history: History = field(default_factory=History)
+
+    def record(self, event: Event) -> None:
+        """Write an event and take it in; on return it is on disk."""
+        self.check_lease()
+        self.ledger.append(event)
+        self.history.apply(event)
+
+    def load(self) -> None:
+        """Read the ledger, and win back reservations whose line was lost from the submissions' own files."""
+        events, problems = self.ledger.read()
+        self.history = fold(events)
+        for problem in (*problems, *self.history.problems):
+            self.reporter.note(problem)
+        for name in self.run_dir.submission_names():
+            if name not in self.history.submissions:
+                self._recover(name)
+
+    def _recover(self, name: str) -> None:
+        """A submission without a ledger line: written just before a crash, or its line was damaged since."""
+        try:
+            submission = self.run_dir.submission(name)
+        except (OSError, RecordError) as error:
+            self.reporter.note(f"submission {name} has no ledger line and its file cannot be read ({error})")
+            return
+        self.reporter.note(f"submission {name} has no ledger line; it is taken up again and looked for by its name")
+        self.record(reservation(submission))
+
+
+def reservation(submission: Submission) -> Reserved:
+    """The event that reserves a submission's attempts."""
+    return Reserved(
+        time=submission.created_at,
+        submission=submission.name,
+        tasks=submission.tasks,
+        gpu_hours=submission.gpu_hours,
+        gpus=submission.gpus,
+    )

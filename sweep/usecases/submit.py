@@ -1,0 +1,129 @@
+"""Submitting: group by resources, write the intent, hand over, record the job ids; in that order."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import AttemptKey
+from sweep.core.cell import Cell
+from sweep.core.ledger import Refused, Released, Submitted
+from sweep.core.plan import TO_SUBMIT
+from sweep.core.record import CellFile
+from sweep.core.submission import Submission, safe_name
+from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
+from sweep.usecases.session import reservation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sweep.core.plan import Action
+    from sweep.usecases.session import Session
+
+LARGEST_ARRAY = 1000
+"""Tasks of one submission; Slurm's default MaxArraySize of 1001 caps the index at 1000."""
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 5.0, 300.0
+
+
+class Submitter:
+    """Submits what the plan says, and waits before it asks a scheduler again that said no for now.
+
+    Args:
+        session: The run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Start without any delay."""
+        self._session = session
+        self._not_before = 0.0
+        self._delay_s = _FIRST_DELAY_S
+
+    def submit(self, actions: Iterable[Action]) -> int:
+        """Submit the actions that start an attempt; gives the number of jobs that the scheduler took."""
+        if self._session.clock.monotonic() < self._not_before:
+            return 0
+        taken = 0
+        for keys in self._groups([action for action in actions if action.kind in TO_SUBMIT]):
+            submission = self._prepare(keys)
+            if not self._hand_over(submission):
+                break
+            taken += len(keys)
+        return taken
+
+    def _groups(self, actions: Sequence[Action]) -> Iterator[tuple[AttemptKey, ...]]:
+        """Attempts that need the same resources, at most one array's worth at a time, in the plan's order."""
+        groups: dict[tuple[object, ...], list[AttemptKey]] = {}
+        for action in actions:
+            key = AttemptKey(cell_id=action.cell_id, repeat=action.repeat, attempt=action.attempt)
+            groups.setdefault(_resources(self._session.cells[action.cell_id]), []).append(key)
+        for keys in groups.values():
+            for start in range(0, len(keys), LARGEST_ARRAY):
+                yield tuple(keys[start : start + LARGEST_ARRAY])
+
+    def _prepare(self, keys: tuple[AttemptKey, ...]) -> Submission:
+        """Write what is meant, first to the submission's file and then to the ledger; nothing runs yet."""
+        session = self._session
+        cell = session.cells[keys[0].cell_id]
+        now = session.clock.now()
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+        submission = Submission(
+            name=safe_name(f"{session.run_name[:48]}-{stamp}-{session.new_token()}"),
+            run_dir=session.run_dir.path,
+            created_at=now,
+            tasks=keys,
+            nodes=cell.nodes,
+            gpus_per_node=cell.gpus_per_node,
+            device_type=session.devices[cell.device].type,
+            walltime_min=session.cluster.walltime_min,
+            sources_dir=session.sources.directory,
+            sources_hash=session.sources.digest,
+            launch=session.cluster.launch,
+            provenance=session.provenance,
+        )
+        session.check_lease()
+        session.run_dir.publish_submission(submission, map(self._cell_file, keys))
+        session.record(reservation(submission))
+        return submission
+
+    def _cell_file(self, key: AttemptKey) -> CellFile:
+        session = self._session
+        cell = session.cells[key.cell_id]
+        return CellFile(
+            cell=cell,
+            device=session.devices[cell.device],
+            key=key,
+            sources_hash=session.sources.digest,
+            run_name=session.run_name,
+        )
+
+    def _hand_over(self, submission: Submission) -> bool:
+        """Give a reserved submission to the scheduler; False where further ones should wait."""
+        session, name = self._session, submission.name
+        try:
+            jobs = session.scheduler.submit(submission)
+        except SubmissionRejectedError as error:
+            if error.is_transient:
+                session.record(Released(time=session.clock.now(), submission=name, reason=str(error)))
+                return self._back_off(f"the scheduler takes no more jobs for now: {error}")
+            session.record(Refused(time=session.clock.now(), submission=name, reason=str(error)))
+            session.reporter.note(f"the scheduler refused {name}: {error}")
+            return True
+        except SubmissionUncertainError as error:
+            return self._back_off(f"the scheduler may or may not have taken {name}: {error}. It is looked for by name")
+        except SchedulerError as error:
+            session.record(Released(time=session.clock.now(), submission=name, reason=str(error)))
+            return self._back_off(f"the scheduler was not reached: {error}")
+        session.record(Submitted(time=session.clock.now(), submission=name, jobs=jobs))
+        session.reporter.submitted(submission, jobs)
+        self._delay_s = _FIRST_DELAY_S
+        return True
+
+    def _back_off(self, text: str) -> bool:
+        self._session.reporter.note(f"{text}; trying again in {self._delay_s:.0f} s")
+        self._not_before = self._session.clock.monotonic() + self._delay_s
+        self._delay_s = min(2 * self._delay_s, _LONGEST_DELAY_S)
+        return False
+
+
+def _resources(cell: Cell) -> tuple[object, ...]:
+    return (cell.nodes, cell.gpus_per_node, cell.device)
