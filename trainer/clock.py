@@ -1,0 +1,85 @@
+"""Clocks for steps: CUDA events read at the end, or the host's monotonic clock; neither waits within a step."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import torch
+
+
+class StepClock(Protocol):
+    """Notes when each step begins and ends."""
+
+    def begin(self) -> None:
+        """A step begins."""
+        ...
+
+    def end(self) -> None:
+        """The step ends."""
+        ...
+
+    def n_ended(self) -> int:
+        """Steps that have really ended by now; never waits."""
+        ...
+
+    def durations_s(self) -> list[float]:
+        """Seconds of each step; only after the device was synchronised."""
+        ...
+
+
+class HostClock:
+    """For devices on which a call returns when its work is done."""
+
+    def __init__(self) -> None:
+        self._begun: list[int] = []
+        self._ended: list[int] = []
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun.append(time.perf_counter_ns())
+
+    def end(self) -> None:
+        """The step ends."""
+        self._ended.append(time.perf_counter_ns())
+
+    def n_ended(self) -> int:
+        """Steps that have ended."""
+        return len(self._ended)
+
+    def durations_s(self) -> list[float]:
+        """Seconds of each step."""
+        return [(end - begin) * 1e-9 for begin, end in zip(self._begun, self._ended, strict=True)]
+
+
+class CudaClock:
+    """Events in the device's own queue: recording one neither waits for the device nor holds it up."""
+
+    def __init__(self) -> None:
+        self._begun: list[torch.cuda.Event] = []
+        self._ended: list[torch.cuda.Event] = []
+        self._n_seen = 0
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun.append(_recorded())
+
+    def end(self) -> None:
+        """The step ends."""
+        self._ended.append(_recorded())
+
+    def n_ended(self) -> int:
+        """Steps whose end the device has reached (``query`` asks without waiting)."""
+        while self._n_seen < len(self._ended) and self._ended[self._n_seen].query():  # type: ignore[no-untyped-call]  # torch does not annotate it
+            self._n_seen += 1
+        return self._n_seen
+
+    def durations_s(self) -> list[float]:
+        """Seconds of each step."""
+        return [begin.elapsed_time(end) * 1e-3 for begin, end in zip(self._begun, self._ended, strict=True)]
+
+
+def _recorded() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    event.record()
+    return event

@@ -1,0 +1,246 @@
+"""What is left of a rank that fails: an error file with its class, and an exit that does not wait for anyone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import ErrorClass, RankError
+from sweep.core.record import rank_error, render_error
+from trainer.files import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trainer.ranks import Ranks
+
+EXIT_FAILED = 1
+EXIT_REFUSED = 2
+EXIT_STOPPED = 128 + signal.SIGTERM
+
+# The first line that fits decides: NCCL reports a device's error, or its lack of memory, as one of its own, so what is
+# more specific stands first. Patterns are searched in "qualified class name: message".
+CLASSIFICATION: tuple[tuple[ErrorClass, re.Pattern[str]], ...] = tuple(
+    (error_class, re.compile(pattern, re.IGNORECASE))
+    for error_class, pattern in (
+        (ErrorClass.OOM_HOST, r"^(builtins\.)?MemoryError\b|_ArrayMemoryError"),
+        (ErrorClass.OOM_HOST, r"DefaultCPUAllocator: (can't|not enough)|Cannot allocate memory"),
+        (ErrorClass.OOM_DEVICE, r"OutOfMemoryError|(CUDA|HIP) out of memory"),
+        (ErrorClass.OOM_DEVICE, r"Cuda(Error)?.{0,30}out of memory|CU(BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED"),
+        (ErrorClass.EXCEPTION, r"device-side assert triggered"),
+        (ErrorClass.DEVICE, r"illegal memory access|illegal instruction|misaligned address|\bECC\b|\bXid\b"),
+        (ErrorClass.DEVICE, r"fallen off the bus|fell off the bus|GPU is lost|unspecified launch failure"),
+        (ErrorClass.DEVICE, r"(devices are|device is) busy or unavailable|No CUDA GPUs are available"),
+        (ErrorClass.DEVICE, r"CUDA unknown error|hardware stack error|system not yet initialized"),
+        (ErrorClass.COMMUNICATION, r"Dist(Network|Store|Backend)Error"),
+        (ErrorClass.COMMUNICATION, r"\bNCCL\b|ncclRemoteError|ncclSystemError|ncclInternalError"),
+        (ErrorClass.COMMUNICATION, r"gloo|Connection (closed by|reset by|refused)|Broken pipe|socket timeout"),
+        (ErrorClass.COMMUNICATION, r"Watchdog caught collective|Timed out waiting \d+ms|wait timeout after"),
+        (ErrorClass.COMMUNICATION, r"client socket has timed out|failed to recv, got 0 bytes"),
+    )
+)
+
+# Errors that another rank, or someone outside, caused: of each node one such file is enough.
+_CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
+
+
+def classify(error: BaseException) -> ErrorClass:
+    """The kind of an exception: its own, or that of what it was raised from."""
+    link: BaseException | None = error
+    for _ in range(10):
+        if link is None:
+            break
+        found = classify_text(f"{qualified_name(link)}: {link}")
+        if found is not ErrorClass.EXCEPTION:
+            return found
+        link = link.__cause__ or link.__context__
+    return ErrorClass.EXCEPTION
+
+
+def classify_text(text: str) -> ErrorClass:
+    """The kind of an error by its class name and message; what no line of the table fits is an exception."""
+    for error_class, pattern in CLASSIFICATION:
+        if pattern.search(text):
+            return error_class
+    return ErrorClass.EXCEPTION
+
+
+def qualified_name(error: BaseException) -> str:
+    """Module and name of an exception's class."""
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+@dataclass(slots=True)
+class Whereabouts:
+    """What an error file tells beside the error; the loop keeps it up to date.
+
+    Attributes:
+        step: The step that is running; None before the first.
+        memory_bytes: Answers how much device memory is allocated; None where there is no device.
+        is_done: The result is written: what happens from now on is no failure of the run.
+    """
+
+    step: int | None = None
+    memory_bytes: Callable[[], int | None] = field(default=lambda: None)
+    is_done: bool = False
+
+
+class Reporter:
+    """Writes this rank's error file, once."""
+
+    def __init__(self, folder: Path, ranks: Ranks, whereabouts: Whereabouts) -> None:
+        self._folder = folder
+        self._ranks = ranks
+        self._whereabouts = whereabouts
+        self._once = threading.Lock()
+
+    def exception(self, error: BaseException) -> ErrorClass:
+        """Report an exception with its traceback."""
+        error_class = classify(error)
+        text = "".join(traceback.format_exception(error))
+        self.report(error_class, str(error), exception=qualified_name(error), trace=text)
+        return error_class
+
+    def report(self, error_class: ErrorClass, message: str, *, exception: str = "", trace: str = "") -> bool:
+        """Write the file, unless this rank already has, or it would only repeat what its node has said."""
+        if self._whereabouts.is_done or not self._once.acquire(blocking=False):
+            return False
+        if error_class in _CONSEQUENCES and self._is_said_on_node():
+            return False
+        error = RankError(
+            rank=self._ranks.rank,
+            node_rank=self._ranks.node_rank,
+            time=time.time(),
+            error_class=error_class,
+            message=message,
+            step=self._whereabouts.step,
+            memory_bytes=self._memory_bytes(),
+        )
+        path = self._folder / rank_error(self._ranks.rank)
+        try:
+            publish(path, render_error(error, exception=exception, traceback=trace))
+        except OSError as failure:
+            print(f"cannot write {path}: {failure}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def is_reported(self, rank: int) -> bool:
+        """Whether that rank has an error file."""
+        return (self._folder / rank_error(rank)).exists()
+
+    def _memory_bytes(self) -> int | None:
+        # After a device error even this question may raise.
+        with contextlib.suppress(Exception):
+            return self._whereabouts.memory_bytes()
+        return None
+
+    def _is_said_on_node(self) -> bool:
+        """Give the ranks before this one on the node a moment; they see the same consequence at the same time."""
+        time.sleep(min(0.5, 0.05 * self._ranks.local_rank))
+        return any(self.is_reported(rank) for rank in self._ranks.node_ranks)
+
+
+class StopWatcher:
+    """Answers SIGTERM within seconds, even while the main thread waits in a collective.
+
+    Python runs signal handlers in the main thread between byte codes, which a blocked collective never reaches. The
+    interpreter's C handler, though, writes the signal's number to a descriptor at once, and a thread reads it.
+
+    Args:
+        reporter: Writes the error file.
+        ranks: This rank's place.
+        grace_s: How long the main thread may take to report a cause of its own first.
+    """
+
+    def __init__(self, reporter: Reporter, ranks: Ranks, *, grace_s: float = 1.0) -> None:
+        self._reporter = reporter
+        self._ranks = ranks
+        self._grace_s = grace_s
+
+    def start(self) -> None:
+        """From now on SIGTERM is reported. Call it in the main thread."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(reader,), name="stop-watcher", daemon=True).start()
+
+    def _watch(self, reader: int) -> None:
+        while (received := os.read(reader, 1)) and received[0] != signal.SIGTERM:
+            continue
+        peers_alive = self._peers_are_alive()
+        time.sleep(self._grace_s)
+        if peers_alive:
+            self._reporter.report(ErrorClass.STOPPED, "stopped by SIGTERM")
+        else:
+            # The agent stops all its ranks when one dies: then the signal is a consequence, not someone's wish.
+            self._reporter.report(ErrorClass.COMMUNICATION, "stopped because another rank of this node died")
+        leave(EXIT_STOPPED)
+
+    def _peers_are_alive(self) -> bool:
+        if not self._ranks.has_agent:
+            return True
+        return living_children(os.getppid()) >= self._ranks.local_world_size
+
+
+def living_children(pid: int) -> int:
+    """Children of a process that still run; a large number where the kernel does not tell."""
+    children: list[str] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += (task / "children").read_text().split()
+    except OSError:
+        return sys.maxsize
+    return sum(not _is_zombie(child) for child in children)
+
+
+def _is_zombie(pid: str) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_agent(ranks: Ranks) -> None:
+    """Ask the kernel to kill this rank when its torchrun agent dies, so that no rank outlives it (Linux only)."""
+    if not ranks.has_agent or not sys.platform.startswith("linux"):
+        return
+    agent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:
+        # It died before the kernel was asked.
+        os._exit(EXIT_FAILED)
+
+
+def leave(code: int) -> None:
+    """End this process now: tearing down a communicator whose peers are gone can hang for ever."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+@contextlib.contextmanager
+def reported(reporter: Reporter) -> Iterator[None]:
+    """Every exception within leaves an error file, and the process, with exit code 1."""
+    try:
+        yield
+    except Exception as error:
+        traceback.print_exc()
+        reporter.exception(error)
+        leave(EXIT_FAILED)

@@ -1,0 +1,159 @@
+"""A single-device Llama-style decoder; it knows nothing of parallelism.
+
+Every layer computes in the number format of its input, whatever format its weights are held in, so that mixed
+precision is chosen from outside too. Suffixes of tensor names spell their shapes:
+
+B batch, S sequence, D hidden, H query heads, K key/value heads, E width of a head, F feed-forward width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+if TYPE_CHECKING:
+    from sweep.core.model import ModelShape
+
+
+class Linear(nn.Linear):
+    """A projection without bias that computes in its input's format."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__(n_in, n_out, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project the last dimension."""
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm with a learned scale (Zhang and Sennrich, arXiv 1910.07467)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise the last dimension."""
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+
+
+def rope_table(shape: ModelShape, seq_len: int, device: torch.device) -> torch.Tensor:
+    """Cosines and sines of the rotary positions, float32, shape (2, S, E/2) (Su et al., arXiv 2104.09864)."""
+    even = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device)
+    frequency = shape.rope_theta ** (-even / shape.head_dim)
+    angle = torch.outer(torch.arange(seq_len, dtype=torch.float32, device=device), frequency)
+    return torch.stack((angle.cos(), angle.sin()))
+
+
+def rotate(x_BSHE: torch.Tensor, rope_2SE: torch.Tensor) -> torch.Tensor:
+    """Turn channel i together with channel i + E/2 by the angle of the position (the layout of published weights)."""
+    cos, sin = rope_2SE[0].unsqueeze(1), rope_2SE[1].unsqueeze(1)
+    first, second = x_BSHE.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class Attention(nn.Module):
+    """Causal self-attention in which ``n_heads / n_kv_heads`` query heads share one key/value head."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.head_dim = shape.head_dim
+        self.is_grouped = shape.n_kv_heads != shape.n_heads
+        self.wq = Linear(shape.hidden, shape.hidden)
+        self.wk = Linear(shape.hidden, shape.kv_hidden)
+        self.wv = Linear(shape.hidden, shape.kv_hidden)
+        self.wo = Linear(shape.hidden, shape.hidden)
+
+    def forward(self, x_BSD: torch.Tensor, rope_2SE: torch.Tensor) -> torch.Tensor:
+        """Attend to this and all earlier positions."""
+        # The number of heads follows from the projections' output: a tensor-parallel rank has fewer.
+        q_BSHE = rotate(self.wq(x_BSD).unflatten(-1, (-1, self.head_dim)), rope_2SE)
+        k_BSKE = rotate(self.wk(x_BSD).unflatten(-1, (-1, self.head_dim)), rope_2SE)
+        v_BSKE = self.wv(x_BSD).unflatten(-1, (-1, self.head_dim))
+        out_BHSE = F.scaled_dot_product_attention(
+            q_BSHE.transpose(1, 2),
+            k_BSKE.transpose(1, 2),
+            v_BSKE.transpose(1, 2),
+            is_causal=True,
+            enable_gqa=self.is_grouped,
+        )
+        return cast("torch.Tensor", self.wo(out_BHSE.transpose(1, 2).flatten(2)))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (Shazeer, arXiv 2002.05202)."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.w_gate = Linear(shape.hidden, shape.ffn_hidden)
+        self.w_up = Linear(shape.hidden, shape.ffn_hidden)
+        self.w_down = Linear(shape.ffn_hidden, shape.hidden)
+
+    def forward(self, x_BSD: torch.Tensor) -> torch.Tensor:
+        """Gate, multiply, project back."""
+        return cast("torch.Tensor", self.w_down(F.silu(self.w_gate(x_BSD)) * self.w_up(x_BSD)))
+
+
+class Block(nn.Module):
+    """One pre-norm transformer layer."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(shape.hidden, shape.norm_eps)
+        self.attention = Attention(shape)
+        self.ffn_norm = RMSNorm(shape.hidden, shape.norm_eps)
+        self.ffn = FeedForward(shape)
+
+    def forward(self, x_BSD: torch.Tensor, rope_2SE: torch.Tensor) -> torch.Tensor:
+        """Attention, then the feed-forward layer, each added to the residual stream."""
+        x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), rope_2SE)
+        return cast("torch.Tensor", x_BSD + self.ffn(self.ffn_norm(x_BSD)))
+
+
+class Llama(nn.Module):
+    """The whole decoder, embedding to logits.
+
+    Parameters are made without values (build it on the meta device): :mod:`trainer.init` fills them. The rotary table
+    is a buffer that is not saved and must be rebuilt once the module has left the meta device.
+    """
+
+    rope: torch.Tensor
+
+    def __init__(self, shape: ModelShape, seq_len: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.seq_len = seq_len
+        self.embedding = nn.Embedding(shape.vocab_size, shape.hidden)
+        # A mapping by name, so that a pipeline stage can hold some of the layers under their own names.
+        self.blocks = nn.ModuleDict({str(layer): Block(shape) for layer in range(shape.n_layers)})
+        self.norm = RMSNorm(shape.hidden, shape.norm_eps)
+        self.head = Linear(shape.hidden, shape.vocab_size)
+        self.register_buffer("rope", torch.empty(2, seq_len, shape.head_dim // 2), persistent=False)
+
+    def rebuild_buffers(self, device: torch.device) -> None:
+        """Compute the rotary table on the device that the parameters are on now."""
+        self.rope = rope_table(self.shape, self.seq_len, device)
+
+    def forward(self, tokens_BS: torch.Tensor) -> torch.Tensor:
+        """Logits of the next token, shape (B, S, V)."""
+        x_BSD = self.embedding(tokens_BS)
+        rope_2SE = self.rope[:, : tokens_BS.shape[1]].to(x_BSD.dtype)
+        for block in self.blocks.values():
+            x_BSD = block(x_BSD, rope_2SE)
+        return cast("torch.Tensor", self.head(self.norm(x_BSD)))
+
+
+def token_loss_sum(logits_BSV: torch.Tensor, targets_BS: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy summed over tokens, in float32 whatever the format of the logits."""
+    return F.cross_entropy(logits_BSV.flatten(0, 1).float(), targets_BS.flatten(), reduction="sum")
+
+
+def build_on_meta(shape: ModelShape, seq_len: int) -> Llama:
+    """The model without memory behind it."""
+    with torch.device("meta"):
+        return Llama(shape, seq_len)

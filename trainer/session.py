@@ -1,0 +1,207 @@
+"""One rank's whole run: device, process group, model, steps, records, in this order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from sweep.core.environment import relevant
+from trainer import devices, emit, versions
+from trainer.data import Share, SyntheticTokens, stream
+from trainer.loop import Trainee, train
+from trainer.mesh import build_mesh, data_rank, sizes
+from trainer.optimizer import ShardedAdamW
+from trainer.parallelize import parallelize
+from trainer.progress import ProgressWriter
+from trainer.telemetry import NvmlProbe, WindowTelemetry, open_probe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sweep.core.cell import Cell
+    from sweep.core.record import CellFile
+    from trainer.failure import Whereabouts
+    from trainer.loop import Observed
+    from trainer.parallelize import Parallelized
+    from trainer.ranks import Ranks
+
+names_on_node = devices.names_on_node
+
+
+def run(file: CellFile, folder: Path, ranks: Ranks, whereabouts: Whereabouts, *, started_at: float) -> None:
+    """Train the cell and write its records.
+
+    Args:
+        file: What to run; it has been checked.
+        folder: Where the records go.
+        ranks: This process's place.
+        whereabouts: Kept up to date for an error file.
+        started_at: Unix time at which the process began.
+    """
+    cell = file.cell
+    compute = devices.claim(file.device.type, ranks.local_rank)
+    if compute.device.type == "cuda":
+        whereabouts.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)
+    with process_group(compute, ranks, cell.trainer.comm_timeout_s):
+        n_threads = _share_cores(cell, compute, ranks)
+        model = build(cell, compute, ranks)
+        watch = Watch(compute, whereabouts)
+        observed = _train(cell, folder, ranks, compute, model, watch)
+        facts = gather(_facts(ranks, compute, observed, watch.telemetry), ranks)
+        if facts is not None:
+            found = versions.versions(watch.driver_version())
+            described = emit.RunFacts(
+                file=file,
+                restart=ranks.restart,
+                started_at=started_at,
+                ended_at=time.time(),
+                n_params=model.n_params,
+                versions=found,
+                fingerprint_fields=versions.fingerprint_fields(
+                    found, device_name=emit.device_name(facts), sources=versions.source_hash()
+                ),
+                environment=relevant(os.environ),
+                extra={"threads_per_rank": n_threads, "telemetry_by_rank": emit.readings(facts)},
+            )
+            steps = emit.merge_steps(file, facts)
+            emit.write_records(folder, steps, emit.build_result(described, facts, steps))
+        whereabouts.is_done = True
+
+
+@contextlib.contextmanager
+def process_group(compute: devices.Compute, ranks: Ranks, timeout_s: float) -> Iterator[None]:
+    """The process group of all ranks; a lone process needs none. After an error it is not torn down, only left."""
+    if ranks.world_size == 1:
+        yield
+        return
+    dist.init_process_group(
+        compute.backend,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=compute.device if compute.device.type == "cuda" else None,
+    )
+    yield
+    dist.destroy_process_group()
+
+
+def build(cell: Cell, compute: devices.Compute, ranks: Ranks) -> Parallelized:
+    """The model of the cell over the mesh of all ranks."""
+    sizes(cell.parallelism, ranks.world_size)
+    mesh = build_mesh(cell.parallelism, ranks.world_size, compute.device.type) if ranks.world_size > 1 else None
+    return parallelize(cell, mesh, compute.device)
+
+
+class Watch:
+    """Device telemetry at the window's edges, and the running step for an error file."""
+
+    def __init__(self, compute: devices.Compute, whereabouts: Whereabouts) -> None:
+        self._compute = compute
+        self._whereabouts = whereabouts
+        self.telemetry = WindowTelemetry()
+        self._probe: NvmlProbe | None = None
+        if isinstance(compute, devices.CudaCompute):
+            self._probe = open_probe(compute.uuid())
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        self._compute.synchronize()
+
+    def step_begins(self, step: int) -> None:
+        """Note the step."""
+        self._whereabouts.step = step
+
+    def window_opens(self) -> None:
+        """Read the counters."""
+        if self._probe is not None:
+            self._probe.window_opens()
+
+    def window_closes(self) -> None:
+        """Read what a busy device shows."""
+        if self._probe is not None:
+            self._probe.window_closes()
+
+    def window_closed(self, window_time_s: float) -> None:
+        """Read the counters again."""
+        if self._probe is not None:
+            self.telemetry = self._probe.window_closed(window_time_s)
+
+    def driver_version(self) -> str | None:
+        """Version of the GPU's driver."""
+        return None if self._probe is None else self._probe.driver_version()
+
+
+def _share_cores(cell: Cell, compute: devices.Compute, ranks: Ranks) -> int:
+    """Set this rank's CPU threads; ranks of several agents may share one host, so hosts are counted."""
+    host = socket.gethostname()
+    hosts = [host]
+    if ranks.world_size > 1 and compute.device.type == "cpu":
+        every: list[str | None] = [None] * ranks.world_size
+        dist.all_gather_object(every, host)
+        hosts = [name for name in every if name is not None]
+    n_threads = devices.threads_for(cell.trainer.threads_per_rank, compute.device.type, hosts.count(host))
+    torch.set_num_threads(n_threads)
+    return n_threads
+
+
+def _train(
+    cell: Cell, folder: Path, ranks: Ranks, compute: devices.Compute, model: Parallelized, watch: Watch
+) -> Observed:
+    settings = cell.trainer
+    trainee = Trainee(
+        model=model,
+        optimizer=ShardedAdamW(model.module.parameters(), settings, model.shard_group),
+        device=compute.device,
+        micro_batch=cell.micro_batch,
+    )
+    batches = stream(
+        SyntheticTokens(seed=settings.seed, vocab_size=cell.model.vocab_size, seq_len=cell.seq_len),
+        Share.of(
+            data_rank=data_rank(cell.parallelism, ranks.rank),
+            data_ranks=cell.parallelism.data_ranks,
+            global_batch=cell.global_batch,
+        ),
+        settings.steps,
+        pin=compute.device.type == "cuda",
+    )
+    clock = compute.clock()
+    compute.reset_peak()
+    with contextlib.ExitStack() as stack:
+        if ranks.rank == 0:
+            progress = ProgressWriter(
+                folder,
+                steps=settings.steps,
+                tokens_per_step=cell.tokens_per_step,
+                n_done=clock.n_ended,
+            )
+            stack.enter_context(progress)
+        return train(cell, trainee, batches, clock, watch)
+
+
+def _facts(ranks: Ranks, compute: devices.Compute, observed: Observed, telemetry: WindowTelemetry) -> emit.RankFacts:
+    allocated, reserved = compute.peak_bytes()
+    return emit.RankFacts(
+        host=socket.gethostname(),
+        node_rank=ranks.node_rank,
+        places=compute.places(),
+        device_name=compute.name(),
+        observed=observed,
+        telemetry=telemetry,
+        peak_memory_bytes=allocated,
+        peak_reserved_bytes=reserved,
+    )
+
+
+def gather(facts: emit.RankFacts, ranks: Ranks) -> list[emit.RankFacts] | None:
+    """All ranks' facts, by rank, on rank 0; None on the others. The one collective after the last step."""
+    if ranks.world_size == 1:
+        return [facts]
+    every: list[emit.RankFacts] | None = [facts] * ranks.world_size if ranks.rank == 0 else None
+    dist.gather_object(facts, every, dst=0)
+    return every

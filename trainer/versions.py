@@ -1,0 +1,79 @@
+"""What changes a number without being in the cell: versions, driver, device, sources; and their fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import sweep.core
+import trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+def versions(driver: str | None) -> dict[str, str | None]:
+    """Versions of what computes; None for what is not there."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": _package("numpy"),
+        "cuda": torch.version.cuda,
+        "cudnn": _cudnn(),
+        "nccl": _nccl(),
+        "driver": driver,
+        "nvidia-ml-py": _package("nvidia-ml-py"),
+    }
+
+
+def _package(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cudnn() -> str | None:
+    found = torch.backends.cudnn.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]  # torch does not annotate it
+    return None if found is None else str(found)
+
+
+def _nccl() -> str | None:
+    if not torch.cuda.is_available():
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+
+def source_hash() -> str:
+    """Hash of this package's and the rule book's sources, by content and relative name."""
+    return hash_sources(Path(str(module.__file__)).parent for module in (trainer, sweep.core))
+
+
+def hash_sources(folders: Iterable[Path]) -> str:
+    """First 16 hex digits of SHA-256 over all Python files of the folders."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(f"{folder.name}/{path.relative_to(folder).as_posix()}\0".encode())
+            digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def fingerprint_fields(found: Mapping[str, str | None], *, device_name: str, sources: str) -> dict[str, str | None]:
+    """What a fingerprint covers."""
+    return {
+        **{name: found.get(name) for name in ("torch", "cuda", "nccl", "driver")},
+        "device_name": device_name,
+        "trainer_source_hash": sources,
+    }
+
+
+def fingerprint(covered: Mapping[str, str | None]) -> str:
+    """First 12 hex digits of SHA-256 over the sorted JSON of what it covers."""
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()[:12]
