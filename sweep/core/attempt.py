@@ -46,6 +46,7 @@ class ErrorClass(StrEnum):
     EXCEPTION = "exception"
     REFUSED = "refused"
     STOPPED = "stopped"
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +205,8 @@ _OUTCOME_OF_ERROR: Mapping[ErrorClass, Outcome] = {
     ErrorClass.EXCEPTION: Outcome.TRAINER_ERROR,
     ErrorClass.REFUSED: Outcome.TRAINER_ERROR,
     ErrorClass.STOPPED: Outcome.PREEMPTED,
+    # The launcher stops a job just before its time limit, so that the scheduler's own word may be FAILED.
+    ErrorClass.TIMEOUT: Outcome.TIMEOUT,
 }
 # Errors that others cause: a peer that died, a signal from outside. They explain only where nothing else does.
 _CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)

@@ -1,0 +1,83 @@
+"""``python -m sweep.launch --submission FILE``; which task and which node, SLURM_* variables say, or the options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.core.hostlist import expand_hostlist
+from sweep.core.node_command import Node
+from sweep.core.submission import Submission
+from sweep.launch.launcher import EXIT_REFUSED, Launcher
+from sweep.launch.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments; what is not given, Slurm's variables say."""
+    made = argparse.ArgumentParser(prog="sweep.launch", description=__doc__, allow_abbrev=False)
+    made.add_argument("--submission", type=Path, required=True, metavar="FILE", help="the submission's file")
+    made.add_argument("--index", type=int, help="array index: which task of the submission")
+    made.add_argument("--node-rank", type=int, help="which node of the job this is")
+    made.add_argument("--job-id", help="the scheduler's id of the job")
+    made.add_argument("--hosts", help="the job's nodes, as Slurm writes them")
+    made.add_argument("--restart", type=int, help="how often this job id has run before")
+    return made
+
+
+def node_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Node:
+    """This node's place in its job.
+
+    Raises:
+        ValueError: If the submission is damaged, or it has no such place.
+        OSError: If the submission's file cannot be read.
+    """
+    options = {
+        "index": _first(arguments.index, environ.get("SLURM_ARRAY_TASK_ID"), "0"),
+        "node_rank": _first(arguments.node_rank, environ.get("SLURM_NODEID")),
+        "job_id": _first(arguments.job_id, _slurm_job_id(environ)),
+        "hosts": _first(arguments.hosts, environ.get("SLURM_JOB_NODELIST")),
+        "restart": _first(arguments.restart, environ.get("SLURM_RESTART_COUNT"), "0"),
+    }
+    missing = [name for name, value in options.items() if not value]
+    if missing:
+        raise ValueError(f"neither an option nor a SLURM_* variable says {', '.join(missing)}.")
+    return Node(
+        submission=Submission.parse(arguments.submission.read_text()),
+        index=int(options["index"]),
+        node_rank=int(options["node_rank"]),
+        job_id=options["job_id"],
+        hosts=expand_hostlist(options["hosts"]),
+        restart=int(options["restart"]),
+    )
+
+
+def _first(*values: object) -> str:
+    return next((str(value) for value in values if value is not None), "")
+
+
+def _slurm_job_id(environ: Mapping[str, str]) -> str | None:
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one node's part; gives the exit code of what it started, 128 + signal where that was stopped or killed."""
+    arguments = parser().parse_args(argv)
+    environ = dict(os.environ)
+    try:
+        node = node_of(arguments, environ)
+        supervisor = Supervisor(node.submission.launch.stop_grace_s)
+        return Launcher(node, environ).run(supervisor)
+    except (OSError, ValueError) as error:
+        print(f"launch: {error}", file=sys.stderr, flush=True)
+        return EXIT_REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

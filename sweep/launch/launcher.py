@@ -1,0 +1,167 @@
+"""One node's part of an attempt: checks, the command, and the records that stay."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import ErrorClass, RankError
+from sweep.core.environment import relevant
+from sweep.core.record import ATTEMPT_FILE, CELL_FILE, AttemptFile, node_error, node_log, render_error
+from sweep.core.sources import SOURCE_PACKAGES, hash_sources, is_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sweep.core.node_command import Node
+    from sweep.launch.supervisor import Supervisor
+
+EXIT_REFUSED = 2
+
+
+def sources_in(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Relative path and content of every source below a snapshot."""
+    for package in SOURCE_PACKAGES:
+        for path in (root / package).rglob("*"):
+            if is_source(path) and path.is_file():
+                yield path.relative_to(root).as_posix(), path.read_bytes()
+
+
+class Launcher:
+    """Runs one node's part of an attempt and keeps its records.
+
+    Args:
+        node: Which part.
+        environ: The environment.
+    """
+
+    def __init__(self, node: Node, environ: Mapping[str, str]) -> None:
+        """Make the folder of this run of the job, and send everything that is printed to the node's log there."""
+        self._node = node
+        run_dir = Path(node.submission.run_dir)
+        self._folder = run_dir / node.folder
+        self._cell_file = run_dir / node.attempt / CELL_FILE
+        self._environ = environ
+        self._record = AttemptFile(
+            key=node.key,
+            job_id=node.job_id,
+            restart=node.restart,
+            hosts=node.hosts,
+            pid=os.getpid(),
+            started_at=time.time(),
+            provenance=node.submission.provenance,
+        )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        _log_to(self._folder / node_log(node.node_rank))
+
+    def run(self, supervisor: Supervisor) -> int:
+        """Check, start, wait; gives the exit code of this process."""
+        refusal = self._refusal()
+        if refusal is not None:
+            self._report(*refusal)
+            self._end(EXIT_REFUSED)
+            return EXIT_REFUSED
+        log_dir = tempfile.mkdtemp(prefix="sweep-")
+        try:
+            code = self._run(supervisor, log_dir)
+        finally:
+            shutil.rmtree(log_dir, ignore_errors=True)
+        if supervisor.stopped_by is not None and code != 0:
+            self._report(*_stopped(supervisor.stopped_by))
+        self._end(code, supervisor.stopped_by)
+        return _exit_code(code, supervisor.stopped_by)
+
+    def _refusal(self) -> tuple[ErrorClass, str] | None:
+        """Why nothing may be started."""
+        asked, root = self._node.submission.sources_hash, Path(self._node.submission.sources_dir)
+        found = hash_sources(sources_in(root))
+        self._record = replace(self._record, sources_hash=found)
+        if found != asked:
+            what = f"hash to {found}, not {asked}" if root.is_dir() else "are missing"
+            return ErrorClass.REFUSED, f"the sources in {root} {what}: this is not the code that was submitted."
+        if self._node.node_rank == 0 and not _is_free(self._node.port):
+            # Worth another attempt, which has another port; the peers would join whoever listens there.
+            return ErrorClass.COMMUNICATION, f"the rendezvous port {self._node.port} is in use on {self._node.head}."
+        return None
+
+    def _run(self, supervisor: Supervisor, log_dir: str) -> int:
+        node = self._node
+        command = node.command(
+            python=node.submission.launch.python or sys.executable,
+            cell_file=str(self._cell_file),
+            out_dir=str(self._folder),
+            log_dir=log_dir,
+        )
+        environ = node.environment(self._environ, cores=len(os.sched_getaffinity(0)))
+        self._record = replace(self._record, command=command, environment=relevant(environ))
+        self._write()
+        try:
+            return supervisor.run(command, environ)
+        except OSError as error:
+            self._report(ErrorClass.EXCEPTION, f"{command[0]} cannot be started: {error}")
+            return 127
+
+    def _end(self, code: int, stopped_by: signal.Signals | None = None) -> None:
+        self._record = replace(
+            self._record, ended_at=time.time(), exit_code=code, stopped_by=stopped_by.name if stopped_by else ""
+        )
+        self._write()
+
+    def _write(self) -> None:
+        if self._node.node_rank == 0:
+            publish(self._folder / ATTEMPT_FILE, self._record.render())
+
+    def _report(self, error_class: ErrorClass, message: str) -> None:
+        print(f"launch: {message}", file=sys.stderr, flush=True)
+        rank = self._node.node_rank
+        error = RankError(rank=None, node_rank=rank, time=time.time(), error_class=error_class, message=message)
+        publish(self._folder / node_error(rank), render_error(error))
+
+
+def _log_to(path: Path) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
+
+
+def publish(path: Path, text: str) -> None:
+    """Replace a file so that it is whole from the moment it can be seen."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _stopped(by: signal.Signals) -> tuple[ErrorClass, str]:
+    if by is signal.SIGUSR2:
+        return ErrorClass.TIMEOUT, "stopped because the time limit is near (SIGUSR2)"
+    return ErrorClass.STOPPED, f"stopped by {by.name}"
+
+
+def _exit_code(code: int, stopped_by: signal.Signals | None) -> int:
+    """What a shell would say: 128 + signal for a command that was stopped or killed by one."""
+    if code != 0 and stopped_by is not None:
+        return 128 + stopped_by
+    return 128 - code if code < 0 else code
