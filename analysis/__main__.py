@@ -1,0 +1,54 @@
+"""``python -m analysis RUN_DIR --out DIR``: the tables and figures of a run directory, finished or still running."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from analysis.export import to_text, write_tables
+from analysis.figures import write_figures
+from analysis.load import RunDirError, load
+from analysis.table import build
+
+_EPILOG = (
+    "exit codes: 0 written; 2 no usable run directory, or the output cannot be written; 3 written, but a series that "
+    "spans two fingerprints, or two kinds of source, has no speed-up or efficiency (the notes name the fields)"
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the tables and figures; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__, epilog=_EPILOG)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run directory of a sweep; only read")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where tables/ and figures/ go (default: RUN_DIR)")
+    parser.add_argument(
+        "--mix-fingerprints",
+        action="store_true",
+        help="compare within a series although its runs had different software or devices",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        table = build(load(options.run_dir), mix_fingerprints=options.mix_fingerprints)
+    except RunDirError as error:
+        print(f"analysis: {error}", file=sys.stderr)
+        return 2
+    for warning in table.warnings:
+        print(f"analysis: {warning}", file=sys.stderr)
+    out = options.out or options.run_dir
+    try:
+        written = write_tables(table, out)
+        figures = write_figures(table, out)
+    except OSError as error:
+        print(f"analysis: cannot write to {error.filename or out}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    print(to_text(table))
+    for path in [*written, *figures]:
+        print(path)
+    if not figures:
+        print("no figure: nothing was measured yet")
+    return 3 if table.refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,338 @@
+"""Draws the figure of a table: scaling curves with their ideal line, or bars for configurations that are compared."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+
+from analysis.export import figure_path, write_file
+from sweep.core.series import SeriesKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from analysis.table import Row, Table
+
+# Okabe and Ito's palette, told apart by colour-blind readers; yellow is left out, it does not show on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_IDEAL = "#777777"
+_HOLE = "#999999"
+_WIDTH_IN = 3.4  # one column of a two-column paper
+_MAX_BARS = 40
+_MAX_LEGEND = 24
+_STYLE: Any = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 6.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E5E5E5",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,
+}
+# Without dates and versions the same table gives the same bytes.
+_METADATA: Mapping[str, Mapping[str, None]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+}
+
+
+def write_figures(table: Table, out: Path) -> list[Path]:
+    """Draw the table and write it in every format; no path where nothing was measured.
+
+    Raises:
+        OSError: If the folder cannot be made or written.
+    """
+    with mpl.rc_context(_STYLE):
+        figure = draw(table)
+        if figure is None:
+            return []
+        written = []
+        for suffix, metadata in _METADATA.items():
+            content = io.BytesIO()
+            figure.savefig(content, format=suffix, dpi=300, bbox_inches="tight", pad_inches=0.03, metadata=metadata)
+            path = figure_path(table, out, suffix)
+            write_file(path, content.getvalue())
+            written.append(path)
+    return written
+
+
+def draw(table: Table) -> Figure | None:
+    """The table's figure; None where nothing was measured."""
+    if not any(row.is_measured for row in table.rows):
+        return None
+    if table.sweep.series.kind is SeriesKind.FREE:
+        return _bars(table)
+    return _curves(table)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """One quantity against the number of GPUs.
+
+    Attributes:
+        column: Which column of the table.
+        label: Axis label, with the unit.
+        is_log: Whether its axis is logarithmic, where the ideal is a straight line.
+        is_flat: Whether the ideal stays at the baseline's value; else it grows with the GPUs.
+        is_percent: Whether it is a share.
+    """
+
+    column: str
+    label: str
+    is_log: bool = False
+    is_flat: bool = False
+    is_percent: bool = False
+
+
+_TOKENS = Panel(column="tokens_per_s", label="tokens/s", is_log=True)
+_PER_GPU = Panel(column="tokens_per_s_per_gpu", label="tokens/s/GPU", is_flat=True)
+_STEP_TIME = Panel(column="step_time_s", label="step time (s)", is_log=True)
+_SPEEDUP = Panel(column="speedup", label="speed-up", is_log=True)
+_EFFICIENCY = Panel(column="efficiency", label="efficiency", is_flat=True, is_percent=True)
+
+
+def _curves(table: Table) -> Figure:
+    """Two panels over the number of GPUs: what grows, and the share of the ideal that is kept."""
+    rows = [row for row in table.rows if row.is_chosen]
+    is_strong = table.sweep.series.kind is SeriesKind.STRONG
+    is_compared = any(row["speedup"] is not None for row in rows)
+    upper = (_SPEEDUP if is_compared else _STEP_TIME) if is_strong else _TOKENS
+    lower = _EFFICIENCY if is_compared else _PER_GPU
+    figure = Figure(figsize=(_WIDTH_IN, 3.6), layout="constrained")
+    axes: Sequence[Axes] = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    for axis, panel in zip(axes, (upper, lower), strict=True):
+        _panel(axis, panel, rows)
+    _gpu_axis(axes[1], rows)
+    _mark_holes(axes[1], rows)
+    figure.align_ylabels(axes)
+    _annotate(figure, axes[0], table)
+    return figure
+
+
+def _by_series(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row["series"]), []).append(row)
+    return found
+
+
+def _panel(axis: Axes, panel: Panel, rows: Sequence[Row]) -> None:
+    axis.set_xscale("log", base=2)
+    shown = [value for row in rows if (value := row.number(panel.column)) is not None]
+    for index, (label, members) in enumerate(_by_series(rows).items()):
+        points = [row for row in members if row.number(panel.column) is not None]
+        if points:
+            _curve(axis, panel, points, label, index)
+            shown += _ideal(axis, panel, members)
+    axis.set_ylabel(panel.label)
+    if panel.is_log:
+        _log_axis(axis, shown)
+    else:
+        axis.set_ylim(0, 1.15 * max(shown, default=1.0))
+        percent, number = PercentFormatter(1, decimals=0), FuncFormatter(lambda value, _: _short(value))
+        axis.yaxis.set_major_formatter(percent if panel.is_percent else number)
+
+
+def _curve(axis: Axes, panel: Panel, points: Sequence[Row], label: str, index: int) -> None:
+    values = [row.number(panel.column) or 0.0 for row in points]
+    bounds = [_bounds(row, panel.column) for row in points]
+    # Never below zero: a skewed distribution may put the estimate outside the percentile interval.
+    errors = [
+        [max(0.0, value - low) for value, (low, _) in zip(values, bounds, strict=True)],
+        [max(0.0, high - value) for value, (_, high) in zip(values, bounds, strict=True)],
+    ]
+    axis.errorbar(
+        [row.number("gpus") or 0.0 for row in points],
+        values,
+        yerr=errors,
+        label=label,
+        color=PALETTE[index % len(PALETTE)],
+        marker=MARKERS[index % len(MARKERS)],
+        linestyle=("-", "--", "-.", ":")[index // len(PALETTE) % 4],
+        capsize=2,
+        elinewidth=0.8,
+        zorder=3,
+    )
+
+
+def _bounds(row: Row, column: str) -> tuple[float, float]:
+    """The interval of a column; the value itself where there is none."""
+    value, gpus = row.number(column) or 0.0, row.number("gpus") or 1.0
+    if column in ("tokens_per_s", "tokens_per_s_per_gpu"):
+        low, high = row.rate_ci or (None, None)
+        share = 1.0 if column == "tokens_per_s" else 1 / gpus
+    elif column == "step_time_s":
+        low, high, share = row.number("step_time_s_ci_low"), row.number("step_time_s_ci_high"), 1.0
+    else:
+        low, high = row.number("efficiency_ci_low"), row.number("efficiency_ci_high")
+        share = value / (row.number("efficiency") or 1.0)
+    return (value, value) if low is None or high is None else (low * share, high * share)
+
+
+def _ideal(axis: Axes, panel: Panel, members: Sequence[Row]) -> list[float]:
+    """Draw what ideal scaling from the baseline would give; the values drawn."""
+    base = next((row for row in members if row.is_baseline and row.is_measured), None)
+    value = None if base is None else base.number(panel.column)
+    if base is None or value is None or panel is _STEP_TIME:
+        return []
+    start = base.number("gpus") or 1.0
+    xs = sorted({row.number("gpus") or 1.0 for row in members})
+    ys = [value if panel.is_flat else value * x / start for x in xs]
+    axis.plot(xs, ys, color=_IDEAL, linestyle=(0, (4, 2)), linewidth=0.9, label="ideal", zorder=2)
+    return ys
+
+
+def _log_axis(axis: Axes, shown: Sequence[float]) -> None:
+    axis.set_yscale("log", base=2)
+    low, high = min(shown, default=1.0), max(shown, default=1.0)
+    # At least two doublings, so that a single point does not fill its axis with noise.
+    spread = max(0.0, 2 - math.log2(high / low)) / 2
+    low, high = low * 2 ** -(spread + 0.35), high * 2 ** (spread + 0.35)
+    axis.set_ylim(low, high)
+    axis.yaxis.set_major_locator(FixedLocator(_round_numbers(low, high)))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Ticks 1, 2, 5 of each decade between the limits; of more than three decades only the first."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low <= 1000 else (1,)
+    return [tick for decade in decades for step in steps if low <= (tick := step * 10.0**decade) <= high]
+
+
+def _short(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def _gpu_axis(axis: Axes, rows: Sequence[Row]) -> None:
+    xs = sorted({int(row.number("gpus") or 1) for row in rows})
+    every = -(-len(xs) // 8)
+    axis.xaxis.set_major_locator(FixedLocator(xs[::every]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    margin = 2 ** (0.06 * math.log2(xs[-1] / xs[0])) if xs[-1] > xs[0] else 2.0
+    axis.set_xlim(xs[0] / margin, xs[-1] * margin)
+    axis.set_xlabel("GPUs")
+
+
+def _mark_holes(axis: Axes, rows: Sequence[Row]) -> None:
+    """A cross on the axis for every number of GPUs with a hole, and why."""
+    at: dict[float, list[str]] = {}
+    for row in rows:
+        if not row.is_measured:
+            at.setdefault(row.number("gpus") or 1.0, []).append(str(row["status"]))
+    for x, statuses in at.items():
+        axis.plot(
+            [x], [0], marker="x", color="black", markersize=5, transform=axis.get_xaxis_transform(), clip_on=False
+        )
+        words = [f"{statuses.count(word)} {word}" if len(statuses) > 1 else word for word in sorted(set(statuses))]
+        axis.annotate(
+            "\n".join(words),
+            (x, 0.0),
+            xycoords=axis.get_xaxis_transform(),
+            xytext=(0, 5),
+            textcoords="offset points",
+            rotation=90,
+            ha="center",
+            va="bottom",
+            fontsize=5.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
+        )
+
+
+def _bars(table: Table) -> Figure:
+    """Throughput of each configuration as a bar; the baseline is outlined, holes say their status."""
+    ranked = sorted(table.rows, key=lambda row: -(row.number("tokens_per_s_per_gpu") or 0.0))
+    kept = {id(row) for row in ranked[:_MAX_BARS]}
+    rows = [row for row in table.rows if id(row) in kept]
+    colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(_by_series(rows))}
+    values = [row.number("tokens_per_s_per_gpu") or 0.0 for row in rows]
+    figure = Figure(figsize=(_WIDTH_IN, 0.8 + 0.2 * len(rows)), layout="constrained")
+    axis: Axes = figure.subplots()
+    bounds = [_bounds(row, "tokens_per_s_per_gpu") for row in rows]
+    bars = axis.barh(
+        range(len(rows)),
+        values,
+        height=0.7,
+        color=[colours[str(row["series"])] for row in rows],
+        xerr=[
+            [max(0.0, value - low) for value, (low, _) in zip(values, bounds, strict=True)],
+            [max(0.0, high - value) for value, (_, high) in zip(values, bounds, strict=True)],
+        ],
+        error_kw={"elinewidth": 0.8, "capsize": 2},
+    )
+    for index, (row, value, bar, (_, high)) in enumerate(zip(rows, values, bars, bounds, strict=True)):
+        text = f" {_percent_of_baseline(row)}" if row.is_measured else f" {row['status']}"
+        bar.set_hatch("////" if row.is_baseline and row.is_measured else None)
+        bar.set_edgecolor("white")
+        axis.text(max(value, high), index, text, va="center", fontsize=6, color="black" if value else _HOLE)
+    axis.set_yticks(range(len(rows)), [_configuration(table, row) for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_xlim(0, 1.22 * max(values))
+    axis.grid(visible=False, axis="y")
+    axis.set_xlabel("tokens/s/GPU")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    _annotate(figure, axis, table, shown=len(rows))
+    return figure
+
+
+def _percent_of_baseline(row: Row) -> str:
+    if row.is_baseline:
+        return "baseline"
+    efficiency = row.number("efficiency")
+    return "" if efficiency is None else f"{100 * efficiency:.0f}%"
+
+
+def _configuration(table: Table, row: Row) -> str:
+    names = [f"{name}={row.axes.get(name)}" for name in table.varied if row.axes.get(name) != "auto"]
+    return ", ".join(names) or str(row["cell"])
+
+
+def _annotate(figure: Figure, axis: Axes, table: Table, shown: int | None = None) -> None:
+    """The legend, where there is more than one thing to tell apart, and what a reader must know, below the panels."""
+    handles, labels = axis.get_legend_handles_labels()
+    named = {label: handle for handle, label in zip(handles, labels, strict=True) if label != "all"}
+    if named and len(named) <= _MAX_LEGEND:
+        longest = max(len(label) for label in named)
+        figure.legend(
+            named.values(),
+            named.keys(),
+            loc="outside upper center",
+            ncols=max(1, min(3, 60 // (longest + 8))),
+            frameon=False,
+        )
+    notes = []
+    if len(named) > _MAX_LEGEND:
+        notes.append(f"{len(named)} series; the table names them")
+    if shown is not None and shown < len(table.rows):
+        notes.append(f"the best {shown} of {len(table.rows)} configurations")
+    if any(row["oversubscribed"] is True for row in table.rows):
+        notes.append("more ranks than devices or cores: a demonstration, not a measurement")
+    sources = [name for name in table.provenance.sources if name != "measured"]
+    if sources:
+        notes.append(f"source: {', '.join(table.provenance.sources)}")
+    if notes:
+        figure.supxlabel("\n".join(notes), fontsize=6, style="italic")

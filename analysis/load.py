@@ -1,0 +1,386 @@
+"""Reads a run directory: what was asked, what the ledger says, and every record that counts; damage is reported."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from sweep.core.attempt import ABSENT, AttemptKey, Evidence, Outcome, RankError, judge
+from sweep.core.ledger import AttemptState, History, RepeatHistory, read_lines
+from sweep.core.record import (
+    ATTEMPT_FILE,
+    CELLS_DIR,
+    ERROR_GLOB,
+    LEDGER_FILE,
+    PROGRESS_FILE,
+    RESULT_FILE,
+    STEPS_FILE,
+    SWEEP_FILE,
+    AttemptFile,
+    Progress,
+    RecordError,
+    Result,
+    Step,
+    attempt_dir,
+    parse_error,
+)
+from sweep.core.sweep_file import SweepFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from analysis.bootstrap import FloatArray
+    from sweep.core.cell import Cell
+
+_Record = TypeVar("_Record")
+# Folders are found by name and believed by content: a result counts only where its own key leads to its folder.
+_ATTEMPT = re.compile(r"repeat-(\d+)/attempt-(\d+)")
+_RESTART = re.compile(r"restart-(\d+)")
+
+
+class RunDirError(Exception):
+    """A run directory cannot be analysed at all; one line that says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Measurement:
+    """One repeat's valid result with the steps of its window.
+
+    Attributes:
+        result: What the trainer measured.
+        folder: Where it lies, relative to the run directory.
+        step_times_s: Seconds of each readable step of the window, in order.
+    """
+
+    result: Result
+    folder: str
+    step_times_s: FloatArray
+
+
+@dataclass(kw_only=True, slots=True)
+class AttemptFiles:
+    """What the folder of one attempt holds, its restarts included.
+
+    Attributes:
+        key: The attempt.
+        folder: Its folder, relative to the run directory.
+        measurements: Valid results, by restart.
+        errors: Error files that could be read.
+        launches: What the launchers wrote (``attempt.json``), by restart.
+        progress: Where the trainer was last.
+        problems: What is wrong with its files, each with the file's name.
+    """
+
+    key: AttemptKey
+    folder: str
+    measurements: list[Measurement] = field(default_factory=list)
+    errors: list[RankError] = field(default_factory=list)
+    launches: list[AttemptFile] = field(default_factory=list)
+    progress: Progress | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def gpu_time_s(self) -> float | None:
+        """Seconds that its runs took by their own clocks; None where one of them has no end."""
+        if self.launches:
+            spans = [None if run.ended_at is None else run.ended_at - run.started_at for run in self.launches]
+        else:
+            spans = [item.result.ended_at - item.result.started_at for item in self.measurements]
+        known = [span for span in spans if span is not None]
+        return sum(known) if spans and len(known) == len(spans) else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunData:
+    """Everything a table rests on.
+
+    Attributes:
+        sweep: What the run directory is for.
+        history: The ledger's history, completed from the folders where the ledger has lost lines.
+        files: What each attempt's folder holds, by attempt.
+        measurements: The results that count, by cell and in the order of the repeats: one a repeat.
+        problems: What is wrong with the records of a cell, in words.
+        notes: What is wrong with the run directory as a whole.
+    """
+
+    sweep: SweepFile
+    history: History
+    files: Mapping[AttemptKey, AttemptFiles]
+    measurements: Mapping[str, tuple[Measurement, ...]]
+    problems: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+
+def load(run_dir: Path) -> RunData:
+    """Read a run directory, a running one included; nothing is written.
+
+    Raises:
+        RunDirError: If it is not there, or ``sweep.json`` is missing, damaged or of another schema version.
+    """
+    sweep = _read_sweep(run_dir)
+    history, notes = _read_ledger(run_dir / LEDGER_FILE)
+    notes += _strangers(run_dir, sweep)
+    files: dict[AttemptKey, AttemptFiles] = {}
+    measurements: dict[str, tuple[Measurement, ...]] = {}
+    problems: dict[str, tuple[str, ...]] = {}
+    for cell_id, cell in sweep.cells.items():
+        attempts = [_read_attempt(run_dir, key, cell) for key in _attempts(run_dir, cell_id)]
+        files.update((attempt.key, attempt) for attempt in attempts)
+        _complete(history, attempts)
+        found = [problem for attempt in attempts for problem in attempt.problems]
+        measurements[cell_id] = tuple(_chosen(history, attempts, found))
+        problems[cell_id] = tuple(found)
+    return RunData(
+        sweep=sweep, history=history, files=files, measurements=measurements, problems=problems, notes=tuple(notes)
+    )
+
+
+def _read_sweep(run_dir: Path) -> SweepFile:
+    if not run_dir.is_dir():
+        raise RunDirError(f"{run_dir} is not a directory. Give the run directory of a sweep.")
+    try:
+        return SweepFile.parse(_text(run_dir / SWEEP_FILE))
+    except FileNotFoundError:
+        raise RunDirError(f"{run_dir} has no {SWEEP_FILE}: it is not the run directory of a sweep.") from None
+    except (OSError, RecordError) as error:
+        raise RunDirError(f"{run_dir / SWEEP_FILE} cannot be used: {error}") from error
+
+
+def _text(path: Path) -> str:
+    # A damaged byte must spoil its own record, not the reading of the run directory.
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _read_ledger(path: Path) -> tuple[History, list[str]]:
+    try:
+        events, problems = read_lines(_text(path).splitlines())
+    except FileNotFoundError:
+        return History(), [f"there is no {LEDGER_FILE}; how attempts ended is told from their own files"]
+    except OSError as error:
+        return History(), [f"{LEDGER_FILE} cannot be read ({error}); how attempts ended is told from their own files"]
+    history = History()
+    for event in events:
+        try:
+            history.apply(event)
+        except (TypeError, AttributeError, ValueError) as error:
+            problems.append(f"a {type(event).__name__} event of the ledger cannot be used ({error}); the rest was kept")
+    return history, problems + history.problems
+
+
+def _strangers(run_dir: Path, sweep: SweepFile) -> list[str]:
+    cells = run_dir / CELLS_DIR
+    names = {path.name for path in cells.iterdir() if path.is_dir()} if cells.is_dir() else set()
+    unknown = sorted(names - set(sweep.cells))
+    return [f"{CELLS_DIR}/{name} belongs to no cell of {SWEEP_FILE} and was not read" for name in unknown]
+
+
+def _attempts(run_dir: Path, cell_id: str) -> Iterator[AttemptKey]:
+    root = run_dir / CELLS_DIR / cell_id
+    for path in sorted(root.glob("repeat-*/attempt-*")) if root.is_dir() else ():
+        match = _ATTEMPT.fullmatch(path.relative_to(root).as_posix())
+        if match:
+            key = AttemptKey(cell_id=cell_id, repeat=int(match[1]), attempt=int(match[2]))
+            if run_dir / attempt_dir(key) == path:
+                yield key
+
+
+def _read_attempt(run_dir: Path, key: AttemptKey, cell: Cell) -> AttemptFiles:
+    relative = attempt_dir(key)
+    files = AttemptFiles(key=key, folder=relative.as_posix())
+    reader = _Reader(run_dir=run_dir, files=files, cell=cell)
+    reader.read(run_dir / relative, 0)
+    restarts = [match for path in (run_dir / relative).glob("restart-*") if (match := _RESTART.fullmatch(path.name))]
+    for match in sorted(restarts, key=lambda match: int(match[1])):
+        reader.read(run_dir / relative / match[0], int(match[1]))
+    return files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Reader:
+    """Reads the folders of one attempt into its :class:`AttemptFiles`."""
+
+    run_dir: Path
+    files: AttemptFiles
+    cell: Cell
+
+    def read(self, folder: Path, restart: int) -> None:
+        """Take one folder in: that of the attempt, or of a restart."""
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if ATTEMPT_FILE in names:
+            self._keep(folder / ATTEMPT_FILE, _parse_launch, self.files.launches)
+        for path in sorted(folder.glob(ERROR_GLOB)):
+            self._keep(path, _parse_rank_error, self.files.errors)
+        if PROGRESS_FILE in names:
+            progress: list[Progress] = []
+            self._keep(folder / PROGRESS_FILE, Progress.parse, progress)
+            self.files.progress = progress[0] if progress else self.files.progress
+        if RESULT_FILE in names:
+            results: list[Result] = []
+            self._keep(folder / RESULT_FILE, lambda text: self._result(text, restart), results)
+            for result in results:
+                times = self._step_times(folder / STEPS_FILE, result)
+                where = folder.relative_to(self.run_dir).as_posix()
+                self.files.measurements.append(Measurement(result=result, folder=where, step_times_s=times))
+
+    def _report(self, path: Path, problem: object) -> None:
+        self.files.problems.append(f"{path.relative_to(self.run_dir).as_posix()}: {problem}")
+
+    def _keep(self, path: Path, parse: Callable[[str], _Record], into: list[_Record]) -> None:
+        try:
+            into.append(parse(_text(path)))
+        except (OSError, RecordError) as error:
+            self._report(path, error)
+
+    def _result(self, text: str, restart: int) -> Result:
+        result = Result.parse(text, expected=self.files.key)
+        if result.restart != restart:
+            raise RecordError(f"result.json is that of restart {result.restart}, not of {restart}")
+        _check_types(result)
+        _check_against(result, self.cell)
+        return result
+
+    def _step_times(self, path: Path, result: Result) -> FloatArray:
+        try:
+            lines = _text(path).splitlines()
+        except OSError as error:
+            self._report(path, f"cannot be read ({error.strerror}); no step times")
+            return np.empty(0)
+        times, damaged = _window_times(lines)
+        if damaged:
+            self._report(path, f"{len(damaged)} damaged line(s) left out, the first: {damaged[0]}")
+        if len(times) != result.window_steps:
+            self._report(path, f"holds {len(times)} of the window's {result.window_steps} steps")
+        return np.array(times, dtype=np.float64)
+
+
+def _window_times(lines: list[str]) -> tuple[list[float], list[str]]:
+    times: list[float] = []
+    damaged: list[str] = []
+    last = -1
+    for number, line in enumerate(lines, 1):
+        try:
+            step = Step.parse(line)
+        except RecordError as error:
+            damaged.append(f"line {number}: {error}")
+            continue
+        if type(step.step) is not int or step.step <= last or not _is_positive(step.step_time_s):
+            damaged.append(f"line {number}: step={step.step!r} with step_time_s={step.step_time_s!r}")
+            continue
+        last = step.step
+        if step.is_warmup is False:
+            times.append(float(step.step_time_s))
+    return times, damaged
+
+
+def _parse_launch(text: str) -> AttemptFile:
+    try:
+        launch = AttemptFile.parse(text)
+    except (TypeError, AttributeError) as error:
+        raise RecordError(f"attempt.json: {error}") from error
+    if not _is_number(launch.started_at) or not (launch.ended_at is None or _is_number(launch.ended_at)):
+        raise RecordError(f"attempt.json runs from {launch.started_at!r} to {launch.ended_at!r}")
+    return launch
+
+
+def _parse_rank_error(text: str) -> RankError:
+    error = parse_error(text)
+    if not _is_number(error.time):
+        raise RecordError(f"an error file has time={error.time!r}")
+    return error
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(float(str(value)))
+
+
+def _is_positive(value: object) -> bool:
+    return _is_number(value) and float(str(value)) > 0
+
+
+_TEXTS = ("source", "fingerprint", "device_name", "device_type")
+_FLAGS = {"oversubscribed": (bool,), "throttled": (bool, type(None))}
+
+
+def _check_types(result: Result) -> None:
+    """Refuse values that no trainer writes; only what analysis goes on to use.
+
+    Raises:
+        RecordError: If a value is of another type or sign than its field.
+    """
+    bad = [name for name in ("started_at", "ended_at") if not _is_number(getattr(result, name))]
+    for name in ("window_energy_j", "peak_memory_bytes"):
+        value = getattr(result, name)
+        if value is not None and not _is_positive(value):
+            bad.append(name)
+    bad += [name for name, kinds in _FLAGS.items() if not isinstance(getattr(result, name), kinds)]
+    bad += [name for name in _TEXTS if not isinstance(getattr(result, name), str)]
+    bad += [name for name in ("fingerprint_fields", "extra") if not isinstance(getattr(result, name), dict)]
+    if bad:
+        raise RecordError(f"result.json has {', '.join(f'{name}={getattr(result, name)!r}' for name in bad)}")
+
+
+def _check_against(result: Result, cell: Cell) -> None:
+    """Refuse a result of another experiment than the cell asks for.
+
+    Raises:
+        RecordError: If ranks, tokens or parameters are not the cell's.
+    """
+    wanted = {
+        "world_size": cell.gpus,
+        "window_tokens": result.window_steps * cell.tokens_per_step,
+        "n_params": cell.model.n_params,
+    }
+    for name, value in wanted.items():
+        if getattr(result, name) != value:
+            raise RecordError(f"result.json has {name}={getattr(result, name)}; the cell makes it {value}")
+
+
+def _complete(history: History, attempts: list[AttemptFiles]) -> None:
+    """Give the history the attempts whose ledger lines are lost, judged by their own files."""
+    for attempt in attempts:
+        key = attempt.key
+        if history.attempt(key) is None:
+            repeat = history.repeats.setdefault((key.cell_id, key.repeat), RepeatHistory())
+            repeat.attempts.append(_state_from_files(attempt))
+            repeat.attempts.sort(key=lambda state: state.key.attempt)
+
+
+def _state_from_files(attempt: AttemptFiles) -> AttemptState:
+    launch = attempt.launches[-1] if attempt.launches else None
+    exit_codes = {} if launch is None or launch.exit_code is None else {0: launch.exit_code}
+    state = AttemptState(
+        key=attempt.key,
+        submission="(not in the ledger)",
+        index=0,
+        reserved_at=0.0,
+        gpu_hours=0.0,
+        gpus=0,
+        job_id=None if launch is None else launch.job_id,
+    )
+    if attempt.measurements:
+        state.outcome = Outcome.SUCCEEDED
+    elif attempt.errors or exit_codes:
+        verdict = judge(Evidence(has_result=False, report=ABSENT, errors=attempt.errors, exit_codes=exit_codes))
+        state.outcome, state.reason = verdict.outcome, verdict.reason
+    return state
+
+
+def _chosen(history: History, attempts: list[AttemptFiles], problems: list[str]) -> Iterator[Measurement]:
+    """One result a repeat: that of the attempt which the ledger says succeeded, else the first."""
+    by_repeat: dict[int, list[Measurement]] = {}
+    for attempt in attempts:
+        by_repeat.setdefault(attempt.key.repeat, []).extend(attempt.measurements)
+    for repeat, found in sorted(by_repeat.items()):
+        if not found:
+            continue
+        success = history.of(found[0].result.key.cell_id, repeat).succeeded
+        first = next((item for item in found if success is not None and item.result.key == success.key), found[0])
+        others = [item.folder for item in found if item is not first]
+        if others:
+            problems.append(f"repeat {repeat} was measured more than once; {', '.join(others)} left out")
+        yield first
