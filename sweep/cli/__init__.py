@@ -1,0 +1,1 @@
+"""The command line: verbs, what they print, and the wiring of the adapters."""

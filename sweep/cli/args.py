@@ -1,0 +1,166 @@
+"""Reading the command line: a verb, a few flags, and Hydra overrides left as they are."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+VERBS = {
+    "run": "run every cell that is not measured yet, watch, and make the tables (the default)",
+    "plan": "print every cell, what would be done about it and why; submit nothing",
+    "status": "print where every cell of a run stands; change nothing",
+    "logs": "print what the processes of a cell's latest attempt printed",
+    "cancel": "end cells that are queued or running",
+    "tables": "make the tables and figures of a run from its records",
+}
+
+EXAMPLES = """\
+examples:
+  python -m sweep plan +grid=weak_scaling cluster=slurm scale=paper
+      what the paper's weak scaling would run on this cluster, and what it would cost at most
+  python -m sweep +grid=strong_scaling cluster=slurm nodes=[2,4,8] model=llama2_13b
+      run it, with other nodes and another model than the grid's own; the same command again resumes
+  python -m sweep status run_dir=runs/strong_scaling-slurm --json
+      where every cell stands, for a script"""
+
+
+class UsageError(Exception):
+    """The command line cannot be understood."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments:
+    """A command line.
+
+    Attributes:
+        verb: What to do.
+        overrides: Hydra overrides, in the order in which they were typed.
+        config_dir: A folder with the user's own configuration, searched first.
+        as_json: Whether to print one JSON object on standard output.
+        cells: Cell ids or their beginnings (logs, cancel).
+        all_cells: Whether cancel is for all of them.
+        follow: Whether logs goes on as they grow.
+        attempt: Which attempt's logs; None: the latest.
+        repeat: Which repeat's logs.
+    """
+
+    verb: str
+    overrides: tuple[str, ...]
+    config_dir: Path | None = None
+    as_json: bool = False
+    cells: tuple[str, ...] = ()
+    all_cells: bool = False
+    follow: bool = False
+    attempt: int | None = None
+    repeat: int = 1
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parse(words: Sequence[str]) -> Arguments | None:
+    """The command line as asked; None where help was.
+
+    Raises:
+        UsageError: If a flag is not known or a word is neither an override nor a cell.
+    """
+    rest = list(words)
+    verb = rest.pop(0) if rest and rest[0] in VERBS else "run"
+    if any(word in ("-h", "--help") for word in rest) or rest == ["help"]:
+        return None
+    names, overrides = _split(_parser(verb), rest, verb)
+    cells = tuple(word for word in overrides if verb in ("logs", "cancel") and _is_cell(word))
+    overrides = [word for word in overrides if word not in cells]
+    wrong = [word for word in overrides if not _is_override(word)]
+    if wrong:
+        raise UsageError(_not_an_override(wrong[0]))
+    return Arguments(
+        verb=verb,
+        overrides=tuple(overrides),
+        config_dir=names.config_dir,
+        as_json=getattr(names, "json", False),
+        cells=cells,
+        all_cells=getattr(names, "all", False),
+        follow=getattr(names, "follow", False),
+        attempt=getattr(names, "attempt", None),
+        repeat=getattr(names, "repeat", 1),
+    )
+
+
+def _parser(verb: str) -> _Parser:
+    parser = _Parser(prog=f"python -m sweep {verb}", add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", type=Path)
+    if verb in ("plan", "status"):
+        parser.add_argument("--json", action="store_true")
+    if verb == "cancel":
+        parser.add_argument("--all", action="store_true")
+    if verb == "logs":
+        parser.add_argument("--follow", "-f", action="store_true")
+        parser.add_argument("--attempt", type=int)
+        parser.add_argument("--repeat", type=int, default=1)
+    return parser
+
+
+def _split(parser: _Parser, words: list[str], verb: str) -> tuple[argparse.Namespace, list[str]]:
+    names, others = parser.parse_known_args(words)
+    flags = [word for word in others if word.startswith("-")]
+    if flags:
+        known = [option for action in parser._actions for option in action.option_strings]
+        raise UsageError(f"{verb} has no flag {flags[0]}; it has {', '.join(known)}.")
+    return names, others
+
+
+def _is_cell(word: str) -> bool:
+    return "=" not in word and len(word) >= 4 and all(letter in "0123456789abcdef" for letter in word)
+
+
+def _is_override(word: str) -> bool:
+    return "=" in word or word.startswith("~")
+
+
+def _not_an_override(word: str) -> str:
+    near = difflib.get_close_matches(word, VERBS, n=1)
+    hint = f" Did you mean the verb {near[0]!r}?" if near else ""
+    return f"{word!r} is neither a verb ({', '.join(VERBS)}) nor an override such as nodes=[1,2,4].{hint}"
+
+
+def help_text(grids: Mapping[str, str]) -> str:
+    """What ``--help`` prints.
+
+    Args:
+        grids: Names and one-line descriptions of the grids that can be run.
+    """
+    verbs = "\n".join(f"  {name:<8} {text}" for name, text in VERBS.items())
+    width = max(map(len, grids), default=0)
+    listed = "\n".join(f"  {name:<{width}}  {text}" for name, text in grids.items())
+    return f"""\
+usage: python -m sweep [VERB] +grid=NAME [cluster=NAME] [scale=laptop|paper] [AXIS=VALUE | AXIS=[VALUES]] [KEY=VALUE]
+
+Runs a grid of training configurations as torchrun jobs and turns the runs into scaling tables and figures.
+
+verbs:
+{verbs}
+
+grids (+grid=NAME):
+{listed}
+
+flags:
+  --config-dir DIR   a folder with grids, clusters and models of your own, searched before the shipped ones
+  --json             (plan, status) one JSON object on standard output, everything for people on standard error
+  --all              (cancel) every cell of the run
+  --follow           (logs) go on as they grow; --attempt N and --repeat N choose other than the latest
+
+status, logs, cancel and tables find the run directory below runs/ when there is one, or take run_dir=DIR or +grid=NAME.
+
+{EXAMPLES}
+
+exit codes: 0 every cell measured or explained; 1 some cell was given up; 2 bad usage or configuration;
+            3 submitted and not watched to the end; 130 interrupted while jobs go on"""

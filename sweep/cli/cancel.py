@@ -1,0 +1,84 @@
+"""``cancel``: end cells that are queued or running; asks the process that watches the run, or does it itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.lease import Lease, LeaseHeldError
+from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, sweep_file_of
+from sweep.cli.progress import ConsoleReporter
+from sweep.cli.wiring import scheduler_for, session_for
+from sweep.usecases.orchestrate import Orchestrator
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweep.adapters.run_dir import RunDir
+    from sweep.cli.args import Arguments
+    from sweep.core.spec import ClusterSpec
+    from sweep.core.sweep_file import SweepFile
+
+_PATIENCE_S = 60.0
+
+
+def main(asked: Arguments) -> int:
+    """Cancel cells of a run."""
+    run_dir = find_run_dir(asked)
+    content = sweep_file_of(run_dir)
+    if not asked.cells and not asked.all_cells:
+        raise CommandError("cancel needs cells, or --all: python -m sweep cancel CELL [CELL ...]")
+    cells = list(content.cells) if asked.all_cells else cells_named(asked.cells, content)
+    _, err = consoles()
+    try:
+        with Lease(Path(run_dir.path)) as lease:
+            _cancel_here(asked, run_dir, content, cells, lease, err)
+    except LeaseHeldError:
+        _ask_the_holder(run_dir, cells, err)
+    return OK
+
+
+def _ask_the_holder(run_dir: RunDir, cells: list[str], err: Console) -> None:
+    name = run_dir.request_cancel(cells)
+    deadline = time.monotonic() + _PATIENCE_S
+    while run_dir.is_request_pending(name):
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"the process that watches {run_dir.path} has not taken the request up within {_PATIENCE_S:.0f} s. It "
+                "stays there; 'python -m sweep status' shows what becomes of it."
+            )
+        time.sleep(0.2)
+    err.print("the process that watches the run has taken the cancel up.", highlight=False)
+
+
+def _cancel_here(
+    asked: Arguments, run_dir: RunDir, content: SweepFile, cells: list[str], lease: Lease, err: Console
+) -> None:
+    cluster = _cluster(asked, content)
+    scheduler = scheduler_for(cluster, run_dir)
+    session = session_for(
+        cells=content.cells,
+        repeats=content.repeats,
+        devices=content.devices,
+        cluster=cluster,
+        grid=content.grid,
+        run_dir=run_dir,
+        lease=lease,
+        scheduler=scheduler,
+        reporter=ConsoleReporter(err, content.cells),
+        command=["python", "-m", "sweep", asked.verb, *asked.cells],
+    )
+    orchestrator = Orchestrator(session)
+    keys = orchestrator.reconciler.cancel(cells)
+    orchestrator.reconciler.settle()
+    err.print(f"cancelled {len(keys)} attempts{': ' if keys else ''}{', '.join(map(str, keys))}", highlight=False)
+
+
+def _cluster(asked: Arguments, content: SweepFile) -> ClusterSpec:
+    """The cluster that the run directory is pinned to, as it is configured now."""
+    from sweep.config import load
+
+    overrides = [f"+grid={content.grid}", f"cluster={content.cluster}"]
+    return load(overrides, config_dir=asked.config_dir, environ=os.environ).cluster

@@ -1,0 +1,119 @@
+"""What several verbs share: exit codes, consoles, the configuration, and finding a run directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.run_dir import RunDir, find_run_dirs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console
+
+    from sweep.cli.args import Arguments
+    from sweep.core.spec import SweepSpec
+    from sweep.core.sweep_file import SweepFile
+
+OK, GAVE_UP, BAD_USAGE, NOT_WATCHED, INTERRUPTED = 0, 1, 2, 3, 130
+RUNS = Path("runs")
+
+
+class CommandError(Exception):
+    """A command cannot be carried out; the message is one screen that says what to change."""
+
+
+def load_spec(asked: Arguments) -> SweepSpec:
+    """The composed configuration of a command."""
+    from sweep.config import load
+
+    return load(asked.overrides, config_dir=asked.config_dir, environ=os.environ)
+
+
+def consoles() -> tuple[Console, Console]:
+    """Standard output and standard error, wide enough for tables where they are no terminals."""
+    from rich.console import Console
+
+    def console(*, stderr: bool) -> Console:
+        stream = sys.stderr if stderr else sys.stdout
+        return Console(stderr=stderr, width=None if stream.isatty() else 200)
+
+    return console(stderr=False), console(stderr=True)
+
+
+def print_notes(console: Console, notes: Iterable[str]) -> None:
+    """Things that people should know."""
+    from rich.markup import escape
+
+    for note in notes:
+        console.print(f"[yellow]note[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+
+
+def baseline_notes(content: SweepFile) -> list[str]:
+    """What to say where no cell is the baseline that the series names."""
+    from sweep.core.series import is_baseline
+
+    if not content.series.baseline or any(is_baseline(point.axes, content.series) for point in content.points):
+        return []
+    named = ", ".join(f"{name}={value}" for name, value in content.series.baseline.items())
+    return [
+        f"no cell is the series' baseline ({named}): speed-up and efficiency will be blank. "
+        "Include it, or name another with series.baseline.AXIS=VALUE."
+    ]
+
+
+def find_run_dir(asked: Arguments) -> RunDir:
+    """The run directory that a command is about: ``run_dir=``, the grid's own, or the only one below ``runs/``.
+
+    Raises:
+        CommandError: If there is none, or more than one could be meant.
+    """
+    given = [word.partition("=")[2] for word in asked.overrides if word.startswith("run_dir=")]
+    others = [word for word in asked.overrides if not word.startswith("run_dir=")]
+    if given:
+        return _existing(Path(given[-1]))
+    if others:
+        return _existing(Path(load_spec(asked).run_dir))
+    found = find_run_dirs(RUNS)
+    if not found:
+        raise CommandError(f"there is no run directory below {RUNS.absolute()}. Give run_dir=DIR, or +grid=NAME.")
+    if len(found) > 1:
+        listed = "\n".join(f"  run_dir={path}" for path in found)
+        raise CommandError(f"there are {len(found)} run directories; say which (the latest first):\n{listed}")
+    return _existing(found[0])
+
+
+def _existing(path: Path) -> RunDir:
+    run_dir = RunDir(path)
+    if not run_dir.exists():
+        raise CommandError(
+            f"{path} is no run directory: it holds no sweep.json. Start the sweep first, or give another."
+        )
+    return run_dir
+
+
+def sweep_file_of(run_dir: RunDir) -> SweepFile:
+    """The content of an existing run directory's ``sweep.json``."""
+    content = run_dir.sweep_file()
+    if content is None:
+        raise CommandError(f"{run_dir.path} holds no sweep.json any more.")
+    return content
+
+
+def cells_named(beginnings: Sequence[str], content: SweepFile) -> list[str]:
+    """Cell ids by their beginnings.
+
+    Raises:
+        CommandError: If a beginning fits no cell, or more than one.
+    """
+    found = []
+    for beginning in beginnings:
+        fitting = [name for name in content.cells if name.startswith(beginning)]
+        if len(fitting) != 1:
+            what = "fits no cell" if not fitting else f"fits {len(fitting)} cells: {', '.join(fitting[:5])}"
+            raise CommandError(f"{beginning!r} {what} of this run. 'python -m sweep status' lists its cells.")
+        found.append(fitting[0])
+    return found

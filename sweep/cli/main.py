@@ -1,0 +1,70 @@
+"""The entry point: reads the command line, runs the verb, and turns errors into one screen and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.cli import args as arguments
+from sweep.cli.common import BAD_USAGE, INTERRUPTED, OK, CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command; gives the exit code of the process."""
+    try:
+        asked = arguments.parse(words)
+        if asked is None:
+            return _help(words)
+        # Each verb imports what it needs: `plan` must answer within a second.
+        verb = importlib.import_module(f"sweep.cli.{asked.verb}")
+        return int(verb.main(asked))
+    except BrokenPipeError:
+        # Somebody piped the output into head; what was to be done has been done.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
+    except _expected_errors() as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_USAGE
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Errors that are the user's or the machine's, not the tool's: shown without a traceback."""
+    from sweep.adapters.lease import LeaseHeldError, LeaseLostError
+    from sweep.adapters.run_dir import RunDirError
+    from sweep.adapters.sources import SourcesError
+    from sweep.config import ConfigError
+    from sweep.core.grid import GridError
+    from sweep.core.sweep_file import PinError
+    from sweep.ports import SchedulerError
+
+    return (
+        CommandError,
+        ConfigError,
+        GridError,
+        LeaseHeldError,
+        LeaseLostError,
+        PinError,
+        RunDirError,
+        SchedulerError,
+        SourcesError,
+        arguments.UsageError,
+    )
+
+
+def _help(words: Sequence[str]) -> int:
+    from sweep.config import grids
+
+    config_dir = None
+    if "--config-dir" in words[:-1]:
+        config_dir = Path(words[words.index("--config-dir") + 1])
+    print(arguments.help_text(grids(config_dir)))
+    return OK

@@ -1,0 +1,132 @@
+"""``run``: everything that is not measured yet, watched to its end, then the tables."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.lease import Lease
+from sweep.adapters.run_dir import RunDir
+from sweep.cli import views
+from sweep.cli.common import INTERRUPTED, CommandError, baseline_notes, consoles, load_spec, print_notes
+from sweep.cli.progress import ConsoleReporter, Watching
+from sweep.cli.tables import make_tables
+from sweep.cli.wiring import scheduler_for, session_for
+from sweep.core.grid import expand
+from sweep.core.plan import ActionKind
+from sweep.usecases.orchestrate import Orchestrator, declare, exit_code, sweep_file_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from rich.console import Console
+
+    from sweep.cli.args import Arguments
+    from sweep.core.spec import SweepSpec
+    from sweep.core.sweep_file import SweepFile
+    from sweep.usecases.orchestrate import Snapshot
+    from sweep.usecases.session import Session
+
+
+def main(asked: Arguments) -> int:
+    """Run the sweep."""
+    spec = load_spec(asked)
+    expansion = expand(spec.grid)
+    run_dir = RunDir(Path(spec.run_dir))
+    scheduler = scheduler_for(spec.cluster, run_dir)
+    _, err = consoles()
+    run_dir.create()
+    with Lease(Path(run_dir.path)) as lease:
+        content = declare(run_dir, sweep_file_of(spec, expansion))
+        views.print_rejections(err, content)
+        print_notes(err, baseline_notes(content))
+        session = session_for(
+            cells={point.cell_id: expansion.cells[point.cell_id] for point in expansion.points},
+            repeats=spec.repeats,
+            devices=spec.devices,
+            cluster=spec.cluster,
+            grid=spec.grid.name,
+            run_dir=run_dir,
+            lease=lease,
+            scheduler=scheduler,
+            reporter=ConsoleReporter(err, content.cells),
+            command=["python", "-m", "sweep", asked.verb, *asked.overrides],
+        )
+        with _signals_as_interrupt():
+            try:
+                snapshot = _orchestrate(session, spec, content, err)
+            except KeyboardInterrupt:
+                return _interrupted(session, err)
+            except OSError as error:
+                raise CommandError(
+                    f"the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and "
+                    "Slurm jobs go on. Mend it and give the same command again."
+                ) from error
+            finally:
+                scheduler.close()
+    return _finish(spec, snapshot, run_dir, err)
+
+
+def _orchestrate(session: Session, spec: SweepSpec, content: SweepFile, err: Console) -> Snapshot:
+    orchestrator = Orchestrator(session)
+    orchestrator.reopen(spec.retry)
+    if not spec.watch:
+        return orchestrator.step()
+    with Watching(err, content, session) as watching:
+        return orchestrator.watch(watching.show)
+
+
+@contextmanager
+def _signals_as_interrupt() -> Iterator[None]:
+    """A hang-up or a polite kill ends the watching as Ctrl-C does; a second one does not break the tidying up."""
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in handled}
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for other in handled:
+            signal.signal(other, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in handled:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupted(session: Session, err: Console) -> int:
+    """Leave after Ctrl-C: local jobs are ended and say so in the ledger, Slurm's go on."""
+    again = "The same command again resumes."
+    if session.scheduler.keeps_jobs:
+        count = sum(1 for _ in session.history.in_flight())
+        err.print(f"\ninterrupted; {count} jobs go on without being watched. {again}", highlight=False)
+        return INTERRUPTED
+    err.print("\ninterrupted; ending the running cells ...", highlight=False)
+    session.scheduler.close()
+    Orchestrator(session).reconciler.settle()
+    err.print(f"no process is left. {again}", highlight=False)
+    return INTERRUPTED
+
+
+def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) -> int:
+    counts = snapshot.counts()
+    if not snapshot.is_over:
+        flying = counts[ActionKind.WAIT]
+        err.print(
+            f"{flying} jobs submitted and not watched. 'python -m sweep status run_dir={run_dir.path}' shows where "
+            "they stand; the same command without watch=false takes over.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return exit_code(snapshot)
+    for action in snapshot.actions:
+        if action.kind in (ActionKind.GIVE_UP, ActionKind.HOLD, ActionKind.EXPLAINED):
+            err.print(f"{action.kind.value} {action.cell_id}: {action.reason}", highlight=False, markup=False)
+    if spec.tables:
+        make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)
+    return exit_code(snapshot)

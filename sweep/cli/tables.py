@@ -1,0 +1,48 @@
+"""``tables``: start the analysis as a child process; where its packages are missing, say how to make them elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from sweep.adapters.sources import packages_root
+from sweep.cli.common import OK, consoles, find_run_dir
+from sweep.core.environment import scrubbed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweep.adapters.run_dir import RunDir
+    from sweep.cli.args import Arguments
+
+_NEEDED = ("pandas", "numpy", "matplotlib", "scipy")
+
+
+def main(asked: Arguments) -> int:
+    """Make the tables and figures of a run."""
+    mix = any(word.replace(" ", "").lower() == "mix_fingerprints=true" for word in asked.overrides)
+    _, err = consoles()
+    return make_tables(find_run_dir(asked), mix_fingerprints=mix, err=err)
+
+
+def make_tables(run_dir: RunDir, *, mix_fingerprints: bool, err: Console) -> int:
+    """Run ``python -m analysis`` on a run directory; gives its exit code, or 0 where it is not installed."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        err.print(
+            f"no tables here: {', '.join(missing)} not installed. Install the extra 'analysis', or copy {run_dir.path} "
+            "to a machine that has it and run there: python -m analysis RUN_DIR --out DIR",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return OK
+    command = [sys.executable, "-m", "analysis", run_dir.path, "--out", run_dir.path]
+    if mix_fingerprints:
+        command.append("--mix-fingerprints")
+    path = os.pathsep.join(filter(None, [str(packages_root()), os.environ.get("PYTHONPATH", "")]))
+    sys.stdout.flush()
+    environment = {**scrubbed(os.environ), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    return subprocess.run(command, env=environment, check=False).returncode

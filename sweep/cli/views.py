@@ -1,0 +1,189 @@
+"""What people and scripts see of cells, actions and rejections: tables, lines and one JSON object."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from sweep.core.plan import TO_SUBMIT, ActionKind
+from sweep.core.series import varied_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from sweep.core.cell import AxisValue
+    from sweep.core.grid import Rejection
+    from sweep.core.sweep_file import SweepFile
+    from sweep.usecases.status import RepeatStatus
+
+_MOST_REJECTIONS = 40
+_STYLES = {
+    "done": "green",
+    "explained": "cyan",
+    "running": "bold blue",
+    "queued": "blue",
+    "submit": "bold",
+    "retry": "yellow",
+    "hold": "yellow",
+    "give_up": "red",
+}
+
+
+def as_json(
+    content: SweepFile,
+    statuses: Sequence[RepeatStatus],
+    totals: Mapping[str, object],
+    *,
+    walltime_min: int | None = None,
+) -> dict[str, object]:
+    """The object that ``--json`` prints."""
+    counts = Counter(status.state for status in statuses)
+    return {
+        "grid": content.grid,
+        "cluster": content.cluster,
+        "scale": content.scale,
+        "cells": [_cell_json(status, walltime_min) for status in statuses],
+        "rejections": [
+            {"axes": dict(item.axes), "rule": item.rule, "reason": item.reason} for item in content.rejections
+        ],
+        "totals": {
+            "cells": len({status.action.cell_id for status in statuses}),
+            "repeats": len(statuses),
+            "rejections": len(content.rejections),
+            "rejected_by_rule": rejected_by_rule(content.rejections),
+            **{state: counts[state] for state in sorted(counts)},
+            **totals,
+        },
+    }
+
+
+def _cell_json(status: RepeatStatus, walltime_min: int | None) -> dict[str, object]:
+    action, attempt, progress = status.action, status.attempt, status.progress
+    cell = status.cell
+    layout = cell.parallelism
+    return {
+        "cell": action.cell_id,
+        "repeat": action.repeat,
+        "axes": dict(status.axes),
+        "gpus": cell.gpus,
+        "dp_replicate": layout.dp_replicate,
+        "dp_shard": layout.dp_shard,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "cp": layout.cp,
+        "global_batch": cell.global_batch,
+        "micro_batch": cell.micro_batch,
+        "state": status.state,
+        "action": action.kind.value,
+        "reason": action.reason,
+        "attempt": action.attempt,
+        "outcome": None if action.outcome is None else action.outcome.value,
+        "job": None if attempt is None else attempt.job_id,
+        "step": None if progress is None else progress.step,
+        "steps": cell.trainer.steps,
+        "tokens_per_s": None if progress is None else progress.tokens_per_s,
+        "gpu_hours_at_most": None if walltime_min is None else cell.gpus * walltime_min / 60,
+    }
+
+
+def rejected_by_rule(rejections: Sequence[Rejection]) -> dict[str, int]:
+    """How many combinations each rule rejected."""
+    return dict(Counter(item.rule for item in rejections).most_common())
+
+
+def gpu_hours_to_submit(statuses: Sequence[RepeatStatus], walltime_min: int) -> float:
+    """Walltime x GPUs of everything that would be submitted: an upper bound."""
+    gpus = sum(status.cell.gpus for status in statuses if status.action.kind in TO_SUBMIT)
+    return gpus * walltime_min / 60
+
+
+def print_cells(
+    console: Console, content: SweepFile, statuses: Sequence[RepeatStatus], *, walltime_min: int | None = None
+) -> None:
+    """One row for every repeat of every cell: its varied axes, what is to be done or how it stands, and why."""
+    from rich.table import Table
+    from rich.text import Text
+
+    axes = varied_axes([point.axes for point in content.points])
+    axes = tuple(name for name in axes if name not in ("dp_shard",))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("cell", no_wrap=True)
+    if content.repeats > 1:
+        table.add_column("repeat", justify="right")
+    for name in axes:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("GPUs", justify="right")
+    table.add_column("layout", no_wrap=True)
+    table.add_column("global batch", justify="right")
+    table.add_column("state", no_wrap=True)
+    if walltime_min is not None:
+        table.add_column("GPU-h at most", justify="right")
+    table.add_column("why", overflow="fold")
+    for status in statuses:
+        action, cell = status.action, status.cell
+        row = [action.cell_id, *([str(action.repeat)] if content.repeats > 1 else [])]
+        row += [_shown(status.axes.get(name)) for name in axes]
+        row += [str(cell.gpus), cell.parallelism.equation(), str(cell.global_batch)]
+        cells: list[Text | str] = [*row, Text(status.state, style=_STYLES.get(status.state, ""))]
+        if walltime_min is not None:
+            hours = cell.gpus * walltime_min / 60
+            cells.append(f"{hours:,.1f}" if action.kind in TO_SUBMIT else "")
+        table.add_row(*cells, Text(_why(status)))
+    console.print(table)
+
+
+def _why(status: RepeatStatus) -> str:
+    progress = status.progress
+    if progress is None:
+        return status.action.reason
+    speed = "" if progress.tokens_per_s is None else f", {progress.tokens_per_s:,.0f} tokens/s"
+    return f"{status.action.reason}; step {progress.step} of {progress.steps}{speed}"
+
+
+def _shown(value: AxisValue) -> str:
+    return "" if value is None else str(value)
+
+
+def print_rejections(console: Console, content: SweepFile) -> None:
+    """Every rejected combination with its rule and reason; many of them by rule, with an example of each."""
+    if not content.rejections:
+        return
+    axes = varied_axes([item.axes for item in (*content.points, *content.rejections)])
+    by_rule = rejected_by_rule(content.rejections)
+    listed = ", ".join(f"{rule} {count}" for rule, count in by_rule.items())
+    total = len(content.points) + len(content.rejections)
+    console.print(f"\n[bold]{len(content.rejections)} of {total} combinations are no cells[/bold] ({listed}):")
+    if len(content.rejections) <= _MOST_REJECTIONS:
+        for item in content.rejections:
+            console.print(
+                f"  {_axes_text(item.axes, axes)}  [yellow]{item.rule}[/yellow]: {item.reason}", highlight=False
+            )
+        return
+    for rule, count in by_rule.items():
+        item = next(item for item in content.rejections if item.rule == rule)
+        where = _axes_text(item.axes, axes)
+        console.print(f"  [yellow]{rule}[/yellow] {count} times, such as {where}: {item.reason}", highlight=False)
+    console.print("  (--json lists every one; so does sweep.json once the sweep has been started)")
+
+
+def _axes_text(axes: Mapping[str, AxisValue], names: Sequence[str]) -> str:
+    return " ".join(f"{name}={_shown(axes.get(name))}" for name in names if axes.get(name) is not None) or "all"
+
+
+def totals_line(statuses: Sequence[RepeatStatus]) -> str:
+    """How many repeats are in each state, in words."""
+    counts = Counter(status.state for status in statuses)
+    words = {
+        "done": "measured",
+        "explained": "explained",
+        "running": "running",
+        "queued": "queued",
+        ActionKind.SUBMIT.value: "to be submitted",
+        ActionKind.RETRY.value: "to be retried",
+        ActionKind.HOLD.value: "held (cancelled)",
+        ActionKind.GIVE_UP.value: "given up",
+    }
+    parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    return f"{len(statuses)} repeats: {', '.join(parts)}" if parts else "no cells"

@@ -1,0 +1,83 @@
+"""Which adapters a configuration stands for, and one session put together from them."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.clock import SystemClock
+from sweep.adapters.ledger_file import LedgerFile
+from sweep.adapters.provenance import collect
+from sweep.adapters.sources import packages_root, snapshot
+from sweep.core.ledger import History, fold
+from sweep.core.record import LEDGER_FILE
+from sweep.core.spec import SchedulerKind
+from sweep.usecases.session import Session, Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sweep.adapters.lease import Lease
+    from sweep.adapters.run_dir import RunDir
+    from sweep.core.cell import Cell
+    from sweep.core.device import Device
+    from sweep.core.spec import ClusterSpec
+    from sweep.ports import Scheduler
+    from sweep.usecases.session import Reporter
+
+
+def scheduler_for(cluster: ClusterSpec, run_dir: RunDir) -> Scheduler:
+    """The scheduler that a cluster names.
+
+    Raises:
+        sweep.ports.SchedulerError: If its commands are not to be had here.
+    """
+    if cluster.scheduler is SchedulerKind.SLURM:
+        from sweep.adapters.slurm import SlurmScheduler
+
+        return SlurmScheduler(cluster.slurm)
+    from sweep.adapters.local import LocalScheduler
+
+    return LocalScheduler(Path(run_dir.path), cluster)
+
+
+def session_for(
+    *,
+    cells: Mapping[str, Cell],
+    repeats: int,
+    devices: Mapping[str, Device],
+    cluster: ClusterSpec,
+    grid: str,
+    run_dir: RunDir,
+    lease: Lease,
+    scheduler: Scheduler,
+    reporter: Reporter,
+    command: Sequence[str],
+) -> Session:
+    """A session on a run directory whose lease is held."""
+    path = Path(run_dir.path)
+    directory, digest = snapshot(path)
+    return Session(
+        cells=cells,
+        repeats=repeats,
+        devices=devices,
+        cluster=cluster,
+        run_name=f"{grid}-{cluster.name}",
+        scheduler=scheduler,
+        ledger=LedgerFile(path / LEDGER_FILE),
+        run_dir=run_dir,
+        clock=SystemClock(),
+        reporter=reporter,
+        sources=Sources(directory=str(directory), digest=digest),
+        provenance=collect(command=command, sources=packages_root(), run_dir=path),
+        new_token=lambda: uuid.uuid4().hex[:6],
+        check_lease=lease.check,
+    )
+
+
+def read_history(run_dir: RunDir) -> tuple[History, list[str]]:
+    """The history of a run directory, and what is wrong with its ledger; writes nothing."""
+    events, problems = LedgerFile(Path(run_dir.path) / LEDGER_FILE).read()
+    history = fold(events)
+    return history, [*problems, *history.problems]

@@ -1,0 +1,82 @@
+"""What is known of every cell of a run, for ``status`` and for people who watch; reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweep.core.plan import ActionKind, decide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sweep.core.cell import AxisValue, Cell
+    from sweep.core.ledger import AttemptState, History
+    from sweep.core.plan import Action
+    from sweep.core.record import Progress
+    from sweep.core.sweep_file import SweepFile
+    from sweep.ports import RunDirectory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RepeatStatus:
+    """Where one repeat of a cell stands.
+
+    Attributes:
+        cell: The cell.
+        axes: Axis values of its (first) grid point.
+        action: What a run would do about it, and why.
+        attempt: Its latest attempt; None before the first.
+        progress: The step its trainer is at, where it is running and has said.
+        is_running: Whether its launcher has begun and not ended.
+    """
+
+    cell: Cell
+    axes: Mapping[str, AxisValue]
+    action: Action
+    attempt: AttemptState | None
+    progress: Progress | None
+    is_running: bool
+
+    @property
+    def state(self) -> str:
+        """One word: the action's kind, or ``running`` or ``queued`` while it is in flight."""
+        if self.action.kind is not ActionKind.WAIT:
+            return self.action.kind.value
+        return "running" if self.is_running else "queued"
+
+
+def statuses(content: SweepFile, history: History, run_dir: RunDirectory | None) -> list[RepeatStatus]:
+    """Where every repeat of every cell stands, in grid order."""
+    axes: dict[str, Mapping[str, AxisValue]] = {}
+    for point in content.points:
+        axes.setdefault(point.cell_id, point.axes)
+    cells = {name: content.cells[name] for name in axes}
+    actions = decide(cells, repeats=content.repeats, history=history)
+    return [_status(cells[action.cell_id], axes[action.cell_id], action, history, run_dir) for action in actions]
+
+
+def _status(
+    cell: Cell, axes: Mapping[str, AxisValue], action: Action, history: History, run_dir: RunDirectory | None
+) -> RepeatStatus:
+    attempt = history.of(action.cell_id, action.repeat).last
+    progress, is_running = None, False
+    if run_dir is not None and attempt is not None and attempt.in_flight:
+        launched = run_dir.attempt_file(attempt.key)
+        is_running = launched is not None and launched.ended_at is None
+        progress = run_dir.progress(attempt.key) if is_running else None
+    return RepeatStatus(
+        cell=cell, axes=axes, action=action, attempt=attempt, progress=progress, is_running=is_running
+    )  # fmt: skip
+
+
+def gpu_hours_spent(history: History) -> float:
+    """GPU-hours of all attempts that have ended, failed ones included, as far as their times are known."""
+    return sum(seconds for seconds in _gpu_seconds(history)) / 3600
+
+
+def _gpu_seconds(history: History) -> Iterable[float]:
+    for repeat in history.repeats.values():
+        for attempt in repeat.attempts:
+            if attempt.gpu_seconds is not None:
+                yield attempt.gpu_seconds

@@ -1,0 +1,246 @@
+"""Fakes of the ports, for faults that the real things will not produce on demand and for decisions without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sweep.core.attempt import ABSENT, AttemptKey, JobReport, Outcome, Phase, RankError, Verdict, slurm_state
+from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings
+from sweep.core.device import Device
+from sweep.core.ledger import Event, parse_event, render_event
+from sweep.core.model import ModelShape
+from sweep.core.record import AttemptFile, CellFile, Progress, Result
+from sweep.core.submission import Submission
+from sweep.core.sweep_file import SweepFile
+
+TINY = ModelShape(name="tiny", n_layers=2, hidden=32, n_heads=4, n_kv_heads=2, ffn_hidden=64, vocab_size=128)
+CPU = Device(name="cpu", type="cpu")
+
+
+def tiny_cell(*, nodes: int = 1, gpus_per_node: int = 1, **changes: object) -> Cell:
+    """A small FSDP cell."""
+    gpus = nodes * gpus_per_node
+    values: dict[str, object] = {
+        "model": TINY,
+        "device": "cpu",
+        "nodes": nodes,
+        "gpus_per_node": gpus_per_node,
+        "parallelism": Parallelism(dp_shard=gpus),
+        "global_batch": 2 * gpus,
+        "micro_batch": 2,
+        "seq_len": 32,
+        "precision": Precision.FP32,
+        "trainer": TrainerSettings(steps=6, warmup_steps=1),
+        **changes,
+    }
+    return Cell(**values)  # type: ignore[arg-type]  # assembled from keywords
+
+
+def result_of(key: AttemptKey, **changes: object) -> Result:
+    """A valid result of an attempt."""
+    values: dict[str, object] = {
+        "key": key,
+        "restart": 0,
+        "started_at": 1000.0,
+        "ended_at": 1010.0,
+        "world_size": 1,
+        "hosts": ("host1",),
+        "device_type": "cpu",
+        "device_name": "some CPU",
+        "n_params": TINY.n_params,
+        "steps": 6,
+        "warmup_steps": 1,
+        "window_steps": 5,
+        "window_tokens": 320,
+        "window_time_s": 2.5,
+        "window_energy_j": None,
+        "power_source": "",
+        "peak_memory_bytes": 1 << 20,
+        "peak_reserved_bytes": None,
+        "throttled": None,
+        "throttle_reasons": (),
+        "oversubscribed": False,
+        "final_loss": 4.5,
+        "fingerprint": "abcdef012345",
+        "fingerprint_fields": {"torch": "2.13.0"},
+        **changes,
+    }
+    return Result(**values)  # type: ignore[arg-type]  # assembled from keywords
+
+
+@dataclass
+class FakeClock:
+    """Time that passes only when somebody sleeps."""
+
+    time: float = 1_000_000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+class Crash(BaseException):
+    """The process dies here: nothing catches it, nothing is tidied up."""
+
+
+@dataclass
+class MemoryLedger:
+    """Events as their own text, so that what cannot be written cannot be read back either."""
+
+    lines: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    crash_after: int | None = None
+    """Die right after the n-th append (counted from now)."""
+
+    def read(self) -> tuple[Sequence[Event], Sequence[str]]:
+        return [parse_event(line) for line in self.lines], self.problems
+
+    def append(self, event: Event) -> None:
+        self.lines.append(render_event(event))
+        if self.crash_after is not None:
+            self.crash_after -= 1
+            if self.crash_after <= 0:
+                self.crash_after = None
+                raise Crash
+
+    def events(self) -> list[Event]:
+        return list(self.read()[0])
+
+
+@dataclass
+class MemoryRunDirectory:
+    """A run directory in memory."""
+
+    content: SweepFile | None = None
+    submissions: dict[str, Submission] = field(default_factory=dict)
+    cell_files: dict[AttemptKey, CellFile] = field(default_factory=dict)
+    results: dict[AttemptKey, Result] = field(default_factory=dict)
+    result_problems: dict[AttemptKey, str] = field(default_factory=dict)
+    rank_errors: dict[AttemptKey, list[RankError]] = field(default_factory=dict)
+    attempt_files: dict[AttemptKey, AttemptFile] = field(default_factory=dict)
+    requests: dict[str, list[str]] = field(default_factory=dict)
+    path: str = "/runs/fake"
+
+    def sweep_file(self) -> SweepFile | None:
+        return self.content
+
+    def publish_sweep_file(self, content: SweepFile) -> None:
+        self.content = SweepFile.parse(content.render())
+
+    def publish_submission(self, submission: Submission, cells: Iterable[CellFile]) -> None:
+        for cell in cells:
+            assert cell.key not in self.cell_files, "an attempt's folder is never used twice"
+            self.cell_files[cell.key] = cell
+        self.submissions[submission.name] = Submission.parse(submission.render())
+
+    def submission_names(self) -> Sequence[str]:
+        return sorted(self.submissions)
+
+    def submission(self, name: str) -> Submission:
+        return self.submissions[name]
+
+    def result(self, key: AttemptKey) -> tuple[Result | None, str]:
+        return self.results.get(key), self.result_problems.get(key, "")
+
+    def errors(self, key: AttemptKey) -> Sequence[RankError]:
+        return self.rank_errors.get(key, [])
+
+    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
+        return self.attempt_files.get(key)
+
+    def progress(self, key: AttemptKey) -> Progress | None:
+        return None
+
+    def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
+        return list(self.requests.items())
+
+    def drop_cancel_request(self, name: str) -> None:
+        del self.requests[name]
+
+
+@dataclass
+class FakeScheduler:
+    """A scheduler whose jobs do what a test says.
+
+    ``submit_error`` is raised by the next submissions; with ``takes_it_all_the_same`` the job exists nevertheless.
+    """
+
+    keeps_jobs: bool = True
+    states: dict[str, JobReport] = field(default_factory=dict)
+    by_name: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: dict[str, AttemptKey] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
+    submit_error: BaseException | None = None
+    takes_it_all_the_same: bool = False
+    poll_error: Exception | None = None
+    polls: int = 0
+    closed: bool = False
+    _next: int = 100
+
+    def submit(self, submission: Submission) -> tuple[str, ...]:
+        if self.submit_error is not None and not self.takes_it_all_the_same:
+            raise self.submit_error
+        self._next += 1
+        many = len(submission.tasks) > 1
+        jobs = tuple(f"{self._next}_{i}" if many else str(self._next) for i in range(len(submission.tasks)))
+        for job, key in zip(jobs, submission.tasks, strict=True):
+            self.states[job] = JobReport(state="PENDING", phase=Phase.PENDING)
+            self.keys[job] = key
+        assert submission.name not in self.by_name, "a submission's name is used once"
+        self.by_name[submission.name] = jobs
+        if self.submit_error is not None:
+            raise self.submit_error
+        return jobs
+
+    def find(self, submission: Submission) -> tuple[str, ...] | None:
+        return self.by_name.get(submission.name)
+
+    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
+        self.polls += 1
+        if self.poll_error is not None:
+            raise self.poll_error
+        return {job: self.states.get(job, ABSENT) for job in job_ids}
+
+    def outcome_of(self, report: JobReport) -> Outcome | None:
+        return slurm_state(report.state).outcome
+
+    def cancel(self, job_ids: Collection[str]) -> None:
+        for job in job_ids:
+            self.cancelled.append(job)
+            self.say(job, "CANCELLED by 0")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def say(self, job: str, state: str, **details: object) -> None:
+        """Let a job be in a state."""
+        phase = slurm_state(state).phase
+        times = {"started_at": 100.0, "ended_at": 200.0} if phase is Phase.ENDED else {}
+        self.states[job] = JobReport(state=state, phase=phase, **{**times, **details})  # type: ignore[arg-type]  # keywords
+
+    def live_jobs(self) -> list[str]:
+        return [job for job, report in self.states.items() if report.phase in (Phase.PENDING, Phase.RUNNING)]
+
+
+@dataclass
+class ListReporter:
+    """Remembers what it was told."""
+
+    notes: list[str] = field(default_factory=list)
+    verdicts: list[tuple[AttemptKey, Verdict]] = field(default_factory=list)
+    submissions: list[tuple[Submission, tuple[str, ...]]] = field(default_factory=list)
+
+    def submitted(self, submission: Submission, jobs: tuple[str, ...]) -> None:
+        self.submissions.append((submission, jobs))
+
+    def ended(self, key: AttemptKey, verdict: Verdict) -> None:
+        self.verdicts.append((key, verdict))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)

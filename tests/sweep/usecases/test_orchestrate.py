@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import pytest
+
+from sweep.core.attempt import ErrorClass, Outcome, RankError
+from sweep.core.ledger import CancelRequested, Ended, Refused, Released, Reserved, Submitted
+from sweep.core.plan import ActionKind
+from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
+from sweep.usecases.orchestrate import exit_code
+from tests.fakes import Crash, tiny_cell
+from tests.sweep.usecases.conftest import CLUSTER, World
+
+from sweep.core.cell import cell_id  # isort: skip
+
+
+def _one_cell(world: World) -> None:
+    world.cells = {cell_id(cell): cell for cell in [tiny_cell(nodes=1)]}
+
+
+def _events(world: World, kind: type) -> list:
+    return [event for event in world.ledger.events() if isinstance(event, kind)]
+
+
+def _rank_error(error_class: ErrorClass, **changes: object) -> RankError:
+    values = {"rank": 0, "node_rank": 0, "time": 1.0, "error_class": error_class, "message": "boom", **changes}
+    return RankError(**values)  # type: ignore[arg-type]  # assembled from keywords
+
+
+def test_every_cell_is_submitted_once_and_ends_measured(world: World) -> None:
+    orchestrator = world.run_to_the_end()
+    kinds = [action.kind for action in orchestrator.snapshot().actions]
+    assert kinds == [ActionKind.DONE, ActionKind.DONE]
+    assert exit_code(orchestrator.snapshot()) == 0
+    assert len(world.scheduler.by_name) == 2
+    assert [type(event) for event in world.ledger.events()][:2] == [Reserved, Submitted]
+
+
+def test_cells_with_the_same_resources_go_out_in_one_submission(world: World) -> None:
+    cells = [tiny_cell(nodes=1), tiny_cell(nodes=1, seq_len=64), tiny_cell(nodes=2), tiny_cell(nodes=1, seq_len=96)]
+    world.cells = {cell_id(cell): cell for cell in cells}
+    world.orchestrator().step()
+    assert sorted(len(jobs) for jobs in world.scheduler.by_name.values()) == [1, 3]
+
+
+def test_a_second_run_repeats_nothing(world: World) -> None:
+    world.run_to_the_end()
+    before = len(world.ledger.lines)
+    again = world.orchestrator()
+    assert again.step().is_over
+    assert len(world.ledger.lines) == before
+    assert len(world.scheduler.by_name) == 2
+
+
+def test_a_run_taken_up_by_another_process_doubles_no_running_job(world: World) -> None:
+    world.orchestrator().step()
+    jobs = world.scheduler.live_jobs()
+    for job in jobs:
+        world.scheduler.say(job, "RUNNING")
+    heir = world.orchestrator()
+    heir.step()
+    assert world.scheduler.live_jobs() == jobs
+    for job in jobs:
+        world.finish(job)
+    assert exit_code(heir.step()) == 0
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED"])
+def test_a_job_that_the_cluster_took_away_is_retried_as_a_new_attempt(world: World, state: str) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, state)
+    world.clock.sleep(CLUSTER.result_grace_s)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    orchestrator.step()
+    (again,) = world.scheduler.live_jobs()
+    assert world.scheduler.keys[again].attempt == 2
+    assert world.reporter.verdicts[0][1].outcome is Outcome(state)
+
+
+def test_a_result_counts_although_the_job_was_preempted_after_it(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.finish(job, state="PREEMPTED")
+    assert orchestrator.step().is_over
+    assert world.reporter.verdicts[0][1].outcome is Outcome.SUCCEEDED
+
+
+def test_a_trainer_error_is_shown_with_its_cause_and_not_retried(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.run_dir.rank_errors[world.scheduler.keys[job]] = [
+        _rank_error(ErrorClass.COMMUNICATION, rank=1, time=0.5),
+        _rank_error(ErrorClass.EXCEPTION, rank=0, time=1.0, message="ValueError: no such thing"),
+    ]
+    world.scheduler.say(job, "FAILED", exit_code=1)
+    now = orchestrator.step()
+    assert now.is_over
+    assert now.actions[0].kind is ActionKind.GIVE_UP
+    assert "rank 0: ValueError: no such thing" in now.actions[0].reason
+    assert exit_code(now) == 1
+
+
+def test_out_of_memory_is_a_finding_that_is_explained_and_never_retried(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.run_dir.rank_errors[world.scheduler.keys[job]] = [_rank_error(ErrorClass.OOM_DEVICE)]
+    world.scheduler.say(job, "FAILED")
+    now = orchestrator.step()
+    assert [action.kind for action in now.actions] == [ActionKind.EXPLAINED]
+    assert exit_code(now) == 0
+
+
+def test_a_trainer_that_exits_zero_without_a_result_has_not_succeeded(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "COMPLETED", exit_code=0)
+    assert not orchestrator.step().is_over, "the file system may lag: the result has its grace"
+    world.clock.sleep(CLUSTER.result_grace_s)
+    now = orchestrator.step()
+    assert now.actions[0].outcome is Outcome.TRAINER_ERROR
+    assert "exit code 0) without a result" in now.actions[0].reason
+
+
+def test_a_result_that_appears_a_little_late_counts(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "COMPLETED")
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s - 1)
+    world.finish(job)
+    assert exit_code(orchestrator.step()) == 0
+
+
+def test_a_trainer_that_hangs_after_its_result_is_ended_and_its_result_counts(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.finish(job, state="RUNNING")
+    assert not orchestrator.step().is_over
+    assert world.scheduler.cancelled == []
+    world.clock.sleep(CLUSTER.hang_grace_s)
+    assert exit_code(orchestrator.step()) == 0
+    assert world.scheduler.cancelled == [job]
+
+
+def test_a_damaged_result_is_no_success_and_the_cell_says_what_is_wrong_with_it(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.run_dir.result_problems[world.scheduler.keys[job]] = "result.json is not whole JSON"
+    world.scheduler.say(job, "COMPLETED")
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    assert "result.json is not whole JSON" in orchestrator.step().actions[0].reason
+
+
+def test_a_job_that_nobody_knows_is_lost_only_after_a_long_unbroken_absence(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    kept = world.scheduler.states.pop(job)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.lost_after_s - 1)
+    orchestrator.step()
+    world.scheduler.states[job] = kept  # it is seen again: the count starts anew
+    orchestrator.step()
+    del world.scheduler.states[job]
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.lost_after_s - 1)
+    orchestrator.step()
+    assert world.reporter.verdicts == []
+    world.clock.sleep(1)
+    orchestrator.step()
+    assert [verdict.outcome for _, verdict in world.reporter.verdicts] == [Outcome.LOST]
+
+
+def test_a_scheduler_that_cannot_be_asked_decides_nothing(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    world.scheduler.poll_error = SchedulerError("slurm_load_jobs error: Unable to contact slurm controller")
+    for _ in range(100):
+        world.clock.sleep(60)
+        orchestrator.step()
+    assert _events(world, Ended) == []
+    assert len(world.scheduler.by_name) == 1
+    assert len([note for note in world.reporter.notes if "cannot be asked" in note]) == 1, "said once, not every time"
+
+
+def test_one_poll_asks_once_whatever_the_number_of_jobs(world: World) -> None:
+    cells = [tiny_cell(nodes=1, seq_len=32 * i) for i in range(1, 40)]
+    world.cells = {cell_id(cell): cell for cell in cells}
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    before = world.scheduler.polls
+    orchestrator.step()
+    assert world.scheduler.polls == before + 1
+
+
+def test_a_refused_submission_shows_the_schedulers_own_words_and_is_not_repeated(world: World) -> None:
+    _one_cell(world)
+    world.scheduler.submit_error = SubmissionRejectedError("invalid partition specified: debgu")
+    orchestrator = world.orchestrator()
+    now = orchestrator.step()
+    assert now.is_over
+    assert now.actions[0].outcome is Outcome.REJECTED_BY_SCHEDULER
+    assert "invalid partition specified: debgu" in now.actions[0].reason
+    assert len(_events(world, Refused)) == 1
+    assert exit_code(now) == 1
+
+
+def test_a_submit_limit_holds_cells_back_and_later_takes_them(world: World) -> None:
+    _one_cell(world)
+    world.scheduler.submit_error = SubmissionRejectedError("QOSMaxSubmitJobPerUserLimit", is_transient=True)
+    orchestrator = world.orchestrator()
+    assert not orchestrator.step().is_over
+    orchestrator.step()
+    assert len(_events(world, Reserved)) == 1, "it waits before it asks again"
+    world.scheduler.submit_error = None
+    world.clock.sleep(5)
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.finish(job)
+    assert exit_code(orchestrator.step()) == 0
+    assert len(_events(world, Released)) == 1
+
+
+def test_a_submission_that_was_taken_although_sbatch_timed_out_is_found_by_name_and_not_doubled(world: World) -> None:
+    _one_cell(world)
+    world.scheduler.submit_error = SubmissionUncertainError("Socket timed out on send/recv operation")
+    world.scheduler.takes_it_all_the_same = True
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    world.scheduler.submit_error = None
+    world.clock.sleep(10)
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.finish(job)
+    assert exit_code(orchestrator.step()) == 0
+    assert len(world.scheduler.by_name) == 1
+
+
+def test_a_submission_that_never_arrived_is_released_after_a_grace_and_submitted_again(world: World) -> None:
+    _one_cell(world)
+    world.scheduler.submit_error = SubmissionUncertainError("Socket timed out on send/recv operation")
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    world.scheduler.submit_error = None
+    for _ in range(5):
+        world.clock.sleep(10)
+        orchestrator.step()
+    assert world.scheduler.by_name == {}, "an sbatch may still be under way: no second one yet"
+    world.clock.sleep(60)
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    assert world.scheduler.keys[job].attempt == 2, "a reserved number is not used again"
+
+
+def test_a_cancel_request_ends_the_cell_and_holds_it(world: World) -> None:
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    target = next(iter(world.cells))
+    world.run_dir.requests["cancel-1"] = [target]
+    now = orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    now = orchestrator.step()
+    by_cell = {action.cell_id: action for action in now.actions}
+    assert by_cell[target].kind is ActionKind.HOLD
+    assert len(world.scheduler.cancelled) == 1
+    assert len(_events(world, CancelRequested)) == 1
+    assert world.run_dir.requests == {}
+    assert sum(action.kind is ActionKind.WAIT for action in now.actions) == 1, "the other cell goes on"
+
+
+def test_a_held_cell_runs_again_only_when_asked(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    orchestrator.reconciler.cancel(list(world.cells))
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    assert orchestrator.step().is_over
+    assert world.orchestrator().step().is_over
+    asked = world.orchestrator()
+    asked.reopen([Outcome.CANCELLED])
+    assert not asked.step().is_over
+    (job,) = world.scheduler.live_jobs()
+    world.finish(job)
+    assert exit_code(asked.step()) == 0
+
+
+def test_a_cancel_that_the_scheduler_did_not_hear_is_repeated(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    orchestrator.reconciler.cancel(list(world.cells))
+    world.scheduler.say(job, "RUNNING")
+    orchestrator.step()
+    world.clock.sleep(30)
+    orchestrator.step()
+    assert world.scheduler.cancelled == [job, job]
+
+
+@pytest.mark.parametrize("crash_after", range(1, 7))
+def test_a_crash_after_any_ledger_write_loses_nothing_and_runs_nothing_twice(world: World, crash_after: int) -> None:
+    world.ledger.crash_after = crash_after
+    orchestrator = None
+    with pytest.raises(Crash):
+        orchestrator = world.run_to_the_end()
+    assert orchestrator is None
+    world.clock.sleep(100)
+    heir = world.run_to_the_end()
+    assert exit_code(heir.snapshot()) == 0
+    succeeded = [event.key for event in _events(world, Ended) if event.outcome is Outcome.SUCCEEDED]
+    assert sorted({(key.cell_id, key.repeat) for key in succeeded}) == sorted((name, 1) for name in world.cells)
+    assert len(succeeded) == len(world.cells), "none ran twice to success"
+    assert len(world.scheduler.keys) == len(world.cells), "no job was submitted for what was running or done"
+
+
+def test_a_crash_between_sbatch_and_the_recording_of_its_job_id_is_healed_by_the_name(world: World) -> None:
+    _one_cell(world)
+    world.scheduler.submit_error = Crash()
+    world.scheduler.takes_it_all_the_same = True
+    with pytest.raises(Crash):
+        world.orchestrator().step()
+    world.scheduler.submit_error = None
+    heir = world.orchestrator()
+    heir.step()
+    assert len(world.scheduler.keys) == 1
+    world.finish(next(iter(world.scheduler.keys)))
+    assert exit_code(heir.step()) == 0
+
+
+def test_a_submission_whose_ledger_line_was_lost_is_won_back_from_its_file(world: World) -> None:
+    _one_cell(world)
+    world.orchestrator().step()
+    world.ledger.lines.clear()
+    heir = world.orchestrator()
+    heir.step()
+    assert len(world.scheduler.keys) == 1
+    assert any("no ledger line" in note for note in world.reporter.notes)
+
+
+def test_repeats_are_run_each_once(world: World) -> None:
+    world.repeats = 3
+    orchestrator = world.run_to_the_end()
+    assert [action.kind for action in orchestrator.snapshot().actions] == [ActionKind.DONE] * 6
+    assert len(world.run_dir.results) == 6
+
+
+def test_gpu_seconds_of_an_attempt_are_its_time_times_its_gpus(world: World) -> None:
+    world.run_to_the_end()
+    used = {event.key.cell_id: event.gpu_seconds for event in _events(world, Ended)}
+    assert {world.cells[name].gpus: seconds for name, seconds in used.items()} == {1: 100.0, 2: 200.0}
