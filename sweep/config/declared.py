@@ -1,0 +1,236 @@
+"""What a grid's file declares, read strictly, one scale chosen, and the command line's values put over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweep.config.errors import ConfigError, did_you_mean, listed
+from sweep.config.keys import SERIES, check_fields
+from sweep.core.cell import BatchKind
+from sweep.core.grid import AUTO, DEGREES, axis_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sweep.core.cell import AxisValue
+
+Values = dict[str, tuple["AxisValue", ...]]
+_PARTS = ("series", "repeats", "axes", "zip", "cells", "exclude", "require")
+_TOP = ("name", "description", "batch_rule", "scales", *_PARTS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """A grid at one scale.
+
+    Attributes:
+        batch_kind: The batch rule.
+        axes: Values by axis.
+        zips: Axes that advance together.
+        cells: Explicit cells.
+        exclude: Conditions.
+        require: Conditions.
+        series: The series' keys, unread.
+        repeats: Independent runs of each cell, unread; None where the grid does not say.
+    """
+
+    batch_kind: BatchKind
+    axes: Values
+    zips: tuple[Values, ...]
+    cells: tuple[Values, ...]
+    exclude: tuple[str, ...]
+    require: tuple[str, ...]
+    series: Mapping[str, Any]
+    repeats: Any
+
+    def groups(self) -> Iterator[Values]:
+        """Every mapping of axes to values: axes, zips and explicit cells."""
+        yield self.axes
+        yield from self.zips
+        yield from self.cells
+
+    def values(self, name: str) -> tuple[AxisValue, ...]:
+        """Every value that the axis has anywhere; none where nothing names it."""
+        return tuple(dict.fromkeys(value for group in self.groups() for value in group.get(name, ())))
+
+    def has_default(self, name: str) -> bool:
+        """Whether every combination has a value of this axis already, whatever an explicit cell says."""
+        return name in self.axes or any(name in group for group in self.zips)
+
+
+def declared(data: Mapping[str, Any], name: str, scale: str) -> Declared:
+    """A grid's file at one scale.
+
+    Raises:
+        ConfigError: If a key or a value is not as docs/grids.md says.
+    """
+    check_fields(data, _TOP, "the grid")
+    if data.get("name", name) != name:
+        raise ConfigError(f"name is {data['name']!r}, but the file is called {name}. Make them the same.")
+    scales = _mapping(data.get("scales", {}), "scales")
+    if scales and scale not in scales:
+        raise ConfigError(f"there is no scale {scale!r}. {did_you_mean(scale, scales)}It has {listed(scales)}.")
+    at_scale = _mapping(scales.get(scale, {}), f"scales.{scale}")
+    for which, part in scales.items():
+        check_fields(_mapping(part, f"scales.{which}"), _PARTS, f"scales.{which}")
+    batch_kind = _batch_kind(data.get("batch_rule"))
+
+    def either(part: str) -> Any:
+        return at_scale[part] if at_scale.get(part) is not None else data.get(part)
+
+    def both(part: str) -> dict[str, Any]:
+        return {**_mapping(data.get(part), part), **_mapping(at_scale.get(part), f"scales.{scale}.{part}")}
+
+    series = both("series")
+    check_fields(series, SERIES, "series")
+    return Declared(
+        batch_kind=batch_kind,
+        axes=_axes(both("axes"), "axes", batch_kind),
+        zips=tuple(_axes(group, "zip", batch_kind) for group in _list(either("zip"), "zip")),
+        cells=tuple(_axes(cell, "cells", batch_kind) for cell in _list(either("cells"), "cells")),
+        exclude=(*texts(data.get("exclude"), "exclude"), *texts(at_scale.get("exclude"), "exclude")),
+        require=(*texts(data.get("require"), "require"), *texts(at_scale.get("require"), "require")),
+        series=series,
+        repeats=either("repeats"),
+    )
+
+
+def _batch_kind(value: object) -> BatchKind:
+    if value is None:
+        raise ConfigError(f"batch_rule is missing. Say what stays fixed as GPUs are added: {listed(BatchKind)}.")
+    if value not in set(BatchKind):
+        raise ConfigError(
+            f"batch_rule={value!r} is unknown. {did_you_mean(str(value), list(BatchKind))}Use {listed(BatchKind)}."
+        )
+    return BatchKind(str(value))
+
+
+def _mapping(value: object, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}={value!r} is not a mapping. Write `name: value` lines below it.")
+    return {str(key): item for key, item in value.items()}
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ConfigError(f"{where} is not a list. Begin each of its entries with a dash.")
+    return value
+
+
+def texts(value: object, where: str) -> tuple[str, ...]:
+    """One text or a list of them.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    found = [value] if isinstance(value, str) else _list(value, where)
+    for item in found:
+        if not isinstance(item, str):
+            raise ConfigError(f"{where}: {item!r} is not a condition. Write it as text, for example 'tp * pp > 8'.")
+    return tuple(found)
+
+
+def _axes(value: object, where: str, batch_kind: BatchKind) -> Values:
+    found: Values = {}
+    for name, item in _mapping(value, where).items():
+        check_axis(name, batch_kind, where)
+        found[name] = values_of(f"{where}.{name}", item)
+    return found
+
+
+def check_axis(name: str, batch_kind: BatchKind, where: str) -> None:
+    """Refuse an axis that a grid with this batch rule does not have.
+
+    Raises:
+        ConfigError: Naming the nearest axes.
+    """
+    known = axis_names(batch_kind)
+    if name in known:
+        return
+    if name in set(BatchKind):
+        raise ConfigError(
+            f"{where} names {name}, but the grid holds {batch_kind} fixed: one batch rule per grid. "
+            f"Set {batch_kind}, or choose a grid with batch_rule {name}."
+        )
+    near = did_you_mean(name, known) or f"Known are: {', '.join(known)}."
+    raise ConfigError(f"{where} names the unknown axis {name!r}. {near}")
+
+
+def values_of(where: str, value: object) -> tuple[AxisValue, ...]:
+    """The values of an axis: a list varies it, anything else fixes it.
+
+    Raises:
+        ConfigError: If there is no value, or one that is not plain.
+    """
+    items = value if isinstance(value, list | tuple) else [value]
+    if not items:
+        raise ConfigError(f"{where}=[] has no value. Give at least one.")
+    for item in items:
+        if not isinstance(item, str | int | float | bool | None):
+            raise ConfigError(f"{where}: {item!r} is not one plain value. A list of values is [1,2,4].")
+    return tuple(items)
+
+
+def override(grid: Declared, given: Values) -> Declared:
+    """The grid with the command line's values for some axes.
+
+    One value takes an axis out of its zip; a list must be as long as the zip. In explicit cells the value takes the
+    place of theirs.
+
+    Raises:
+        ConfigError: If a list does not fit a zip, or a second degree would be ``auto``.
+    """
+    for name in given:
+        check_axis(name, grid.batch_kind, "the command line")
+    axes = {**grid.axes, **given}
+    zips = []
+    for group in grid.zips:
+        kept = {name: _zipped(name, values, given, group) for name, values in group.items()}
+        for name in kept:
+            if name in given and len(given[name]) > 1:
+                axes.pop(name)
+        zips.append({name: values for name, values in kept.items() if len(given.get(name, (0, 0))) > 1})
+    cells = tuple({name: values for name, values in cell.items() if name not in given} for cell in grid.cells)
+    changed = Declared(
+        batch_kind=grid.batch_kind,
+        axes=axes,
+        zips=tuple(group for group in zips if group),
+        cells=cells,
+        exclude=grid.exclude,
+        require=grid.require,
+        series=grid.series,
+        repeats=grid.repeats,
+    )
+    _refuse_second_auto(changed, given)
+    return changed
+
+
+def _zipped(name: str, values: tuple[AxisValue, ...], given: Values, group: Values) -> tuple[AxisValue, ...]:
+    asked = given.get(name, values)
+    if len(asked) in (1, len(values)):
+        return asked
+    raise ConfigError(
+        f"{name}={_shown(asked)} has {len(asked)} values, but the grid zips {' with '.join(group)}, "
+        f"{len(values)} values each. Give {len(values)} values, or one for all of them."
+    )
+
+
+def _refuse_second_auto(grid: Declared, given: Values) -> None:
+    for name in DEGREES:
+        if AUTO not in given.get(name, ()):
+            continue
+        for other in DEGREES:
+            if other != name and AUTO in grid.values(other):
+                raise ConfigError(
+                    f"{name}=auto, but {other} is auto too, and only one degree can be what remains of the GPUs. "
+                    f"Give {other} a number as well, for example {other}=1."
+                )
+
+
+def _shown(values: tuple[AxisValue, ...]) -> str:
+    return f"[{','.join('null' if value is None else str(value) for value in values)}]"

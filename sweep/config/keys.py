@@ -1,0 +1,147 @@
+"""Which keys exist: on the command line, and in the files that become dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sweep.config.errors import ConfigError, did_you_mean, listed
+from sweep.core.cell import TrainerSettings
+from sweep.core.grid import AXES
+from sweep.core.model import FlopConvention
+from sweep.core.spec import ClusterSpec
+
+CHOICES = ("grid", "cluster", "trainer")
+SERIES = ("kind", "baseline", "envelope", "by")
+_FREE = ("series.baseline",)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The root's own keys; conf/config.yaml explains them."""
+
+    scale: str | None = None
+    repeats: int | None = None
+    run_dir: str | None = None
+    watch: bool = True
+    tables: bool = True
+    retry: tuple[str, ...] = ()
+    mix_fingerprints: bool = False
+    flop_convention: FlopConvention = FlopConvention.PALM_FULL
+    exclude: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
+
+
+SETTINGS = tuple(item.name for item in dataclasses.fields(Settings))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Keys:
+    """Keys by what may follow them."""
+
+    leaves: tuple[str, ...]
+    branches: tuple[str, ...]
+    free: tuple[str, ...]
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """Field names of a dataclass with their types, None options taken off."""
+    hints = typing.get_type_hints(cls, localns={"Mapping": Mapping})
+    return {item.name: _without_none(hints[item.name]) for item in dataclasses.fields(cls)}
+
+
+def _without_none(hint: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        return options[0] if len(options) == 1 else hint
+    return hint
+
+
+def _keys_of(cls: type, prefix: str) -> _Keys:
+    leaves: list[str] = []
+    branches: list[str] = []
+    free: list[str] = []
+    for name, hint in field_types(cls).items():
+        key = f"{prefix}.{name}"
+        if dataclasses.is_dataclass(hint):
+            below = _keys_of(typing.cast("type", hint), key)
+            branches.extend((key, *below.branches))
+            leaves.extend(below.leaves)
+            free.extend(below.free)
+        else:
+            leaves.append(key)
+            if typing.get_origin(hint) is Mapping:
+                free.append(key)
+    return _Keys(tuple(leaves), tuple(branches), tuple(free))
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that cannot be set on the command line.
+
+    Raises:
+        ConfigError: Naming the nearest keys.
+    """
+    cluster = _keys_of(ClusterSpec, "cluster")
+    settable = {name for name in cluster.leaves if name != "cluster.name"}
+    known = {*AXES, *trainer_keys(), *SETTINGS, *(f"series.{name}" for name in SERIES), *settable}
+    free = (*cluster.free, *_FREE)
+    if key in known or key in cluster.branches or any(key.startswith(f"{name}.") for name in free):
+        return
+    if key.startswith("grid."):
+        raise ConfigError(
+            f"{key}: a grid is changed by its axes (nodes=[1,2]), series.*, exclude, require and repeats. "
+            "For anything else write a grid of your own and name its folder with --config-dir."
+        )
+    if key.startswith("hydra."):
+        raise ConfigError(f"{key}: Hydra's own settings have no meaning here. For files of your own use --config-dir.")
+    raise ConfigError(f"There is no key {key!r}. {did_you_mean(key, known) or _hint(key, known)}")
+
+
+def _hint(key: str, known: set[str]) -> str:
+    head = key.partition(".")[0]
+    below = [name for name in known if name.startswith(f"{head}.")]
+    if "." in key and below:
+        return f"Known are: {listed(below)}."
+    plain = [name for name in known if "." not in name]
+    return f"Known are: {listed(plain)}, and series.*, trainer.*, cluster.*."
+
+
+def trainer_keys() -> tuple[str, ...]:
+    """The trainer's settings by their dotted names."""
+    return tuple(f"trainer.{item.name}" for item in dataclasses.fields(TrainerSettings))
+
+
+def check_fields(data: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    """Refuse a mapping with a key that nothing reads.
+
+    Raises:
+        ConfigError: Naming the nearest keys.
+    """
+    for key in data:
+        if key not in known:
+            raise ConfigError(f"{where} has the unknown key {key!r}. {did_you_mean(key, known)}Known: {listed(known)}.")
+
+
+def fit(cls: type, data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The data with every key checked against the dataclass, and whole numbers as text where text is wanted.
+
+    YAML and the command line read ``mem: 0`` or ``account: 1234`` as a number; sbatch takes text.
+
+    Raises:
+        ConfigError: If a key is unknown.
+    """
+    hints = field_types(cls)
+    check_fields(data, hints, where)
+    fitted: dict[str, Any] = {}
+    for name, value in data.items():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+            fitted[name] = fit(typing.cast("type", hint), value, f"{where}.{name}")
+        elif hint is str and type(value) is int:
+            fitted[name] = str(value)
+        else:
+            fitted[name] = value
+    return fitted

@@ -1,0 +1,125 @@
+"""The folders that configuration files lie in: the user's own first, then those that are shipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from sweep.config.errors import ConfigError, did_you_mean, listed
+
+GROUPS = ("grid", "cluster", "trainer", "model", "hardware")
+PRIMARY = "config"
+_ARTICLE = {"hardware": "device"}
+
+
+def shipped_conf(package: Path | None = None) -> Path:
+    """The shipped ``conf``: inside the package where it is installed, beside it in a checkout.
+
+    Raises:
+        ConfigError: If it is in neither place.
+    """
+    package = package or Path(__file__).resolve().parents[1]
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / f"{PRIMARY}.yaml").is_file():
+            return folder
+    raise ConfigError(f"The shipped configuration is neither in {package} nor beside it. Install the package again.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Library:
+    """Configuration files by group and name.
+
+    Attributes:
+        shipped: The folder that comes with the package.
+        own: The user's folder, searched first.
+    """
+
+    shipped: Path
+    own: Path | None = None
+
+    @classmethod
+    def at(cls, config_dir: Path | None) -> Library:
+        """The shipped files, and before them those of a user's folder.
+
+        Raises:
+            ConfigError: If the folder is none, or holds what it may not.
+        """
+        if config_dir is None:
+            return cls(shipped=shipped_conf())
+        own = config_dir.expanduser().resolve()
+        if not own.is_dir():
+            raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
+        if (own / f"{PRIMARY}.yaml").exists():
+            raise ConfigError(
+                f"{own / PRIMARY}.yaml would take the place of the tool's own root. Rename it; a folder for "
+                f"--config-dir holds files in {', '.join(f'{group}/' for group in GROUPS)}."
+            )
+        return cls(shipped=shipped_conf(), own=own)
+
+    def _folders(self, group: str) -> list[Path]:
+        return [folder / group for folder in (self.own, self.shipped) if folder is not None]
+
+    def names(self, group: str) -> tuple[str, ...]:
+        """Names of the files of a group, sorted."""
+        return tuple(sorted({path.stem for folder in self._folders(group) for path in folder.glob("*.yaml")}))
+
+    def path(self, group: str, name: str) -> Path:
+        """The file of that name; a user's own before a shipped one.
+
+        Raises:
+            ConfigError: If there is none; the message names the nearest.
+        """
+        if name in self.names(group):
+            for folder in self._folders(group):
+                if (folder / f"{name}.yaml").is_file():
+                    return folder / f"{name}.yaml"
+        known = self.names(group)
+        what = _ARTICLE.get(group, group)
+        raise ConfigError(f"There is no {what} {name!r}. {did_you_mean(name, known)}There are: {listed(known)}.")
+
+    def read(self, group: str, name: str) -> dict[str, Any]:
+        """What the file of that name says.
+
+        Raises:
+            ConfigError: If there is none, or it cannot be read.
+        """
+        path = self.path(group, name)
+        try:
+            content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        except Exception as error:  # yaml, omegaconf and the file system each raise their own
+            raise unreadable(error, path) from error
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path} does not hold `name: value` lines but {type(content).__name__}.")
+        return {str(key): value for key, value in content.items()}
+
+
+def unreadable(error: BaseException, path: Path | None = None) -> ConfigError:
+    """The error of a file that cannot be read, with the line where there is one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        mark = getattr(cause, "problem_mark", None)
+        if mark is not None:
+            problem = getattr(cause, "problem", None) or "not YAML"
+            place = path or mark.name
+            return ConfigError(f"{place}, line {mark.line + 1}, column {mark.column + 1}: {problem}.")
+        cause = cause.__cause__ or cause.__context__
+    first = "\n".join(line for line in str(error).splitlines() if line.strip())[:2000]
+    return ConfigError(f"{path}: {first}" if path else first)
+
+
+def available(group: str, config_dir: Path | None = None) -> dict[str, str]:
+    """Names of a group (``grid``, ``cluster``, ``trainer``, ``model``, ``hardware``) with a line on each.
+
+    Raises:
+        ConfigError: If a file cannot be read.
+    """
+    library = Library.at(config_dir)
+    return {name: str(library.read(group, name).get("description", "")) for name in library.names(group)}
+
+
+def grids(config_dir: Path | None = None) -> dict[str, str]:
+    """Names of the grids with a line on each."""
+    return available("grid", config_dir)
