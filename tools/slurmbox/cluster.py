@@ -34,6 +34,7 @@ from tools.slurmbox.settings import (
 )
 
 ACCOUNT = "sweep"
+TEST_JOB = "slurm-up"
 READY_STATES = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned"})
 RESUMABLE_STATES = frozenset({"down", "drained", "draining", "fail", "failing", "error"})
 
@@ -111,7 +112,7 @@ class Cluster:
             problems = ["the first `up` did not get far; run it again"]
         else:
             daemons = {d.name: self._keeper.live_pid(d.name) for d in all_daemons(settings, self.layout)}
-            nodes = self.node_states() if daemons["slurmctld"] else {}
+            nodes = self.node_states() if daemons["munged"] and daemons["slurmctld"] else {}
             problems = self._problems(settings, daemons, nodes)
         return Status(
             dir=str(self.layout.root),
@@ -125,13 +126,14 @@ class Cluster:
     def _problems(self, settings: Settings, daemons: Mapping[str, int | None], nodes: Mapping[str, str]) -> list[str]:
         """Why the cluster cannot be used, most basic reason first."""
         problems = [f"{name} is not running" for name, pid in daemons.items() if pid is None]
-        if daemons["slurmctld"] and not nodes:
-            problems.append("slurmctld does not answer")
-        elif nodes:
-            states = {name: nodes.get(name, "unknown to slurmctld") for name in settings.node_names}
-            problems += [f"{name} is {state}" for name, state in states.items() if not _is_ready(state)]
+        if problems and not nodes:
+            return problems  # asking those that need the dead ones would only time out
+        if not nodes:
+            return ["slurmctld does not answer"]
+        states = {name: nodes.get(name, "unknown to slurmctld") for name in settings.node_names}
+        problems += [f"{name} is {state}" for name, state in states.items() if not _is_ready(state)]
         accounting = next(d for d in all_daemons(settings, self.layout) if d.name == "slurmdbd")
-        if daemons["slurmdbd"] and not self._keeper.answers(accounting):
+        if daemons["mariadbd"] and daemons["slurmdbd"] and not self._keeper.answers(accounting):
             problems.append("slurmdbd does not answer")
         return problems
 
@@ -312,21 +314,33 @@ class Cluster:
 
     def _run_test_job(self, settings: Settings) -> None:
         """Run a job over all nodes until accounting has seen its end; not while others' jobs are in the queue."""
-        if self.run("squeue", "-h").stdout.strip():
+        queue = [line.split() for line in self.run("squeue", "-h", "-o", "%i %j").stdout.splitlines()]
+        if any(not name.startswith(TEST_JOB) for _, name in queue):
             self._say("jobs are in the queue: no test job")
             return
+        for leftover, _ in queue:  # from an `up` that was interrupted
+            self.run("scancel", leftover, check=False)
         self._say("running a test job")
-        options = ("--output=/dev/null", "--job-name=slurm-up", "--time=1", "--chdir=/", "--wrap=srun true")
-        job = self.run("sbatch", "--parsable", f"--nodes={settings.nodes}", *options).stdout.strip()
-        ask = ("sacct", "-X", "-n", "-P", "-j", job, "-o", "State")
-        alive = {"", "PENDING", "RUNNING", "COMPLETING"}
-        wait_until(lambda: self.run(*ask).stdout.strip() not in alive, START_TIMEOUT_S)
-        state = self.run(*ask).stdout.strip()
-        if state != "COMPLETED":
+        # A name of its own: a controller that was killed may hand out the same job ids again.
+        name = f"{TEST_JOB}-{secrets.token_hex(4)}"
+        options = ("--output=/dev/null", f"--job-name={name}", "--no-requeue", "--time=1", "--chdir=/")
+        self.run("sbatch", *options, f"--nodes={settings.nodes}", "--wrap=srun true")
+        state = ""
+
+        def has_ended() -> bool:
+            nonlocal state
+            state = self._state_in_accounting(name)
+            return state not in ("", "PENDING", "RUNNING", "COMPLETING")
+
+        if not wait_until(has_ended, START_TIMEOUT_S) or state != "COMPLETED":
             raise PrivateSlurmError(
-                f"The test job {job} over {settings.nodes} nodes should be COMPLETED and is {state or 'unknown'}.\n"
+                f"The test job {name} over {settings.nodes} nodes should be COMPLETED and is {state or 'unknown'}.\n"
                 f"{self._tail('slurmctld')}\nMend what the log complains of, then `down` and `up`."
             )
+
+    def _state_in_accounting(self, job_name: str) -> str:
+        """What sacct says of the job of this name; empty if it does not know it yet."""
+        return self.run("sacct", "-X", "-n", "-P", f"--name={job_name}", "-o", "State").stdout.strip()
 
     # Down
 

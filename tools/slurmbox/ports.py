@@ -44,7 +44,8 @@ def choose_ports(run: Path, count: int) -> int:
     taken = _taken_by_others(run)
     starts = range(PORT_RANGE.start, PORT_RANGE.stop - count, count)
     shift = int(run.name, 16) % len(starts)
-    for start in [*starts[shift:], *starts[:shift]]:
+    candidates: list[int] = [*starts[shift:], *starts[:shift]]
+    for start in candidates:
         block = range(start, start + count)
         if taken.isdisjoint(block) and all(map(port_is_free, block)):
             return start
