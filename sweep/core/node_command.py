@@ -142,8 +142,8 @@ class Node:
         kept = {name: value for name, value in environ.items() if name in clean or name.startswith("SLURM_")}
         made = {name: value for name, value in kept.items() if not _TORCHRUN.match(name)}
         made |= {"PYTHONUNBUFFERED": "1", **launch.environment, "PYTHONSAFEPATH": "1"}
-        paths = (self.submission.sources_dir, made.get("PYTHONPATH", ""))
-        made["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        paths = (self.submission.sources_dir, *made.get("PYTHONPATH", "").split(os.pathsep))
+        made["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
         made.setdefault(MARKER, f"{self.rendezvous_id}@{self.submission.name}")
         # torchrun forces 1 where nothing is said, and says so in every log.
         made.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.ranks_on_host)))

@@ -32,7 +32,7 @@ def sources_in(root: Path) -> Iterator[tuple[str, bytes]]:
     """Relative path and content of every source below a snapshot."""
     for package in SOURCE_PACKAGES:
         for path in (root / package).rglob("*"):
-            if is_source(path) and path.is_file():
+            if is_source(path.relative_to(root)) and path.is_file():
                 yield path.relative_to(root).as_posix(), path.read_bytes()
 
 

@@ -1,0 +1,94 @@
+"""Submissions whose jobs run a stub instead of the trainer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from sweep.adapters.sources import snapshot
+from sweep.core.attempt import AttemptKey
+from sweep.core.node_command import MARKER
+from sweep.core.spec import ClusterSpec, LaunchSpec, Runner, SchedulerKind
+from sweep.core.submission import Submission
+
+STUBS = Path(__file__).parent
+CELL = "89c35e1f02ab77d4"
+
+
+def key(attempt: int = 1, *, cell_id: str = CELL) -> AttemptKey:
+    return AttemptKey(cell_id=cell_id, repeat=1, attempt=attempt)
+
+
+def cluster(*, max_concurrent_cells: int | None = None) -> ClusterSpec:
+    return ClusterSpec(
+        name="local",
+        scheduler=SchedulerKind.LOCAL,
+        scale="laptop",
+        gpus_per_node=1,
+        device="cpu",
+        max_concurrent_cells=max_concurrent_cells,
+    )
+
+
+def stub_launch(name: str, *arguments: str, runner: Runner = Runner.DIRECT) -> LaunchSpec:
+    """How a stub is started: by its path, since a job sees the snapshot and not the tests."""
+    return LaunchSpec(runner=runner, entry=(str(STUBS / f"{name}.py"), *arguments), stop_grace_s=3.0)
+
+
+def submission(
+    run_dir: Path,
+    launch: LaunchSpec,
+    *,
+    name: str = "stub",
+    tasks: tuple[AttemptKey, ...] = (key(),),
+    nodes: int = 1,
+    gpus_per_node: int = 1,
+    walltime_min: int = 5,
+) -> Submission:
+    """A submission with its file, its attempts' folders and a snapshot of the real sources."""
+    sources_dir, sources_hash = snapshot(run_dir)
+    made = Submission(
+        name=name,
+        run_dir=str(run_dir),
+        created_at=time.time(),
+        tasks=tasks,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        device_type="cpu",
+        walltime_min=walltime_min,
+        sources_dir=str(sources_dir),
+        sources_hash=sources_hash,
+        launch=launch,
+        provenance={"git_commit": "abc"},
+    )
+    return publish(made)
+
+
+def publish(made: Submission) -> Submission:
+    path = Path(made.run_dir) / made.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made.render())
+    return made
+
+
+def altered(made: Submission, **changes: object) -> Submission:
+    """The submission with some fields changed, published anew."""
+    return publish(replace(made, **changes))  # type: ignore[arg-type]  # a test's own keywords
+
+
+def processes_under(folder: Path) -> list[psutil.Process]:
+    """Living processes that have anything to do with a folder: it is in their command line or their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE or process.pid == psutil.Process().pid:
+                continue
+            text = [*process.cmdline(), process.environ().get("PYTHONPATH", "") if MARKER in process.environ() else ""]
+        except psutil.Error:
+            continue
+        if any(str(folder) in word for word in text):
+            found.append(process)
+    return found
