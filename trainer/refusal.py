@@ -83,6 +83,11 @@ def check_devices(device: Device, names: tuple[str, ...], ranks: Ranks) -> None:
     strangers = sorted({name for name in used if not device.is_matched_by(name)})
     if strangers:
         raise Refusal(
-            f"device {device.name} is recognised by {', '.join(device.match)} in its name; this node has "
-            f"{', '.join(strangers)}. Run the cell on the right kind of node, or choose its device."
+            f"device {device.name} is recognised by {_recognised_by(device)}; this node has {', '.join(strangers)}. "
+            "Run the cell on the right kind of node, or choose its device."
         )
+
+
+def _recognised_by(device: Device) -> str:
+    wanted = f"{' or '.join(map(repr, device.match))} in its name" if device.match else "any name"
+    return f"{wanted} without {' or '.join(map(repr, device.unlike))}" if device.unlike else wanted

@@ -54,7 +54,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, whereabouts: Whereabouts, *,
         n_threads = _share_cores(cell, compute, ranks)
         model = build(cell, compute, ranks)
         watch = Watch(compute, whereabouts)
-        observed = _train(cell, folder, ranks, compute, model, watch)
+        observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
         facts = gather(_facts(ranks, compute, observed, watch.telemetry), ranks)
         if facts is not None:
             found = versions.versions(watch.driver_version())
@@ -150,9 +150,15 @@ def _share_cores(cell: Cell, compute: devices.Compute, ranks: Ranks) -> int:
     return n_threads
 
 
-def _train(
-    cell: Cell, folder: Path, ranks: Ranks, compute: devices.Compute, model: Parallelized, watch: Watch
+def fit(
+    cell: Cell,
+    ranks: Ranks,
+    compute: devices.Compute,
+    model: Parallelized,
+    watch: Watch,
+    progress_folder: Path | None,
 ) -> Observed:
+    """Run the cell's steps on its model; the rank that is given a folder notes its progress there."""
     settings = cell.trainer
     trainee = Trainee(
         model=model,
@@ -173,9 +179,9 @@ def _train(
     clock = compute.clock()
     compute.reset_peak()
     with contextlib.ExitStack() as stack:
-        if ranks.rank == 0:
+        if progress_folder is not None:
             progress = ProgressWriter(
-                folder,
+                progress_folder,
                 steps=settings.steps,
                 tokens_per_step=cell.tokens_per_step,
                 n_done=clock.n_ended,

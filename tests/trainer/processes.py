@@ -1,0 +1,47 @@
+"""Starts real trainers: through torchrun, or one process by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sweep.core.environment import scrubbed
+
+ROOT = Path(__file__).parents[2]
+# What replaces `-m trainer` where a test needs a rank to fail.
+SABOTAGE = ROOT / "tests" / "trainer" / "sabotage.py"
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**scrubbed(os.environ), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **extra}
+
+
+def torchrun_command(n_ranks: int, *program: str) -> list[str]:
+    agent = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "0", "--nproc-per-node"]
+    return [sys.executable, *agent, str(n_ranks), *program]
+
+
+def torchrun(n_ranks: int, *program: str, timeout_s: float = 120, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        torchrun_command(n_ranks, *program),
+        env=environment(**extra),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def alone(*arguments: str, timeout_s: float = 60, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trainer", *arguments],
+        env=environment(**extra),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )

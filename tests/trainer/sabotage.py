@@ -1,0 +1,58 @@
+"""The trainer with one rank that fails in a chosen way in a chosen step (no test by itself; the product has no hooks).
+
+torchrun ... tests/trainer/sabotage.py WAY RANK STEP --cell FILE --out DIR
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any, NoReturn
+
+import torch
+
+from trainer import cli
+from trainer.loop import Trainee
+
+
+def raise_exception() -> NoReturn:
+    raise KeyError("no such weight")
+
+
+def raise_device_oom() -> NoReturn:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")
+
+
+def allocate_too_much() -> None:
+    torch.empty(1 << 50)
+
+
+def kill_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang() -> None:
+    time.sleep(3600)
+
+
+WAYS = {made.__name__: made for made in (raise_exception, raise_device_oom, allocate_too_much, kill_itself, hang)}
+
+
+def main() -> None:
+    way, rank, step = WAYS[sys.argv[1]], int(sys.argv[2]), int(sys.argv[3])
+    original = Trainee.step
+    counted = iter(range(10**9))
+
+    def sabotaged(self: Trainee, rows: torch.Tensor) -> Any:
+        if next(counted) == step and int(os.environ.get("RANK", "0")) == rank:
+            way()
+        return original(self, rows)
+
+    Trainee.step = sabotaged  # type: ignore[method-assign]  # that is the sabotage
+    cli.main(sys.argv[4:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""The command line as torchrun starts it: records, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweep.core.attempt import ErrorClass
+from sweep.core.cell import Cell, Parallelism, Precision
+from sweep.core.device import Device
+from sweep.core.record import (
+    ERROR_GLOB,
+    PROGRESS_FILE,
+    RESULT_FILE,
+    STEPS_FILE,
+    Progress,
+    Result,
+    Step,
+    parse_error,
+    rank_error,
+)
+from tests.trainer.cells import CPU, cell, cell_file, write_cell
+from tests.trainer.processes import alone, environment, torchrun
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.torchrun
+def test_two_ranks_leave_a_whole_result_steps_and_progress_and_nothing_else(tmp_path: Path) -> None:
+    made = cell(gpus=2, trainer={"steps": 6, "warmup_steps": 2})
+    path = write_cell(tmp_path, made)
+    done = torchrun(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert names_in(tmp_path) == {"cell.json", RESULT_FILE, STEPS_FILE, PROGRESS_FILE}
+    result = Result.parse((tmp_path / RESULT_FILE).read_text(), expected=cell_file(made).key)
+    assert (result.world_size, result.window_steps, len(result.hosts)) == (2, 4, 1)
+    assert result.window_tokens == 4 * 8 * 32
+    assert result.n_params == made.model.n_params
+    assert result.window_energy_j is None
+    assert result.throttled is None
+    assert result.source == "measured"
+    assert result.environment["WORLD_SIZE"] == "2"
+    assert result.versions["torch"]
+    steps = [Step.parse(line) for line in (tmp_path / STEPS_FILE).read_text().splitlines()]
+    assert [step.step for step in steps] == list(range(6))
+    assert [step.is_warmup for step in steps] == [True, True, False, False, False, False]
+    assert all(step.loss and step.grad_norm and step.step_time_s > 0 for step in steps)
+    assert result.final_loss == steps[-1].loss
+    assert result.window_time_s == pytest.approx(sum(step.step_time_s for step in steps[2:]), rel=0.5)
+    progress = Progress.parse((tmp_path / PROGRESS_FILE).read_text())
+    assert (progress.step, progress.steps) == (6, 6)
+
+
+def test_one_process_runs_without_torchrun(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell(precision=Precision.BF16))
+    done = alone("--cell", str(path), "--out", str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert Result.parse((tmp_path / RESULT_FILE).read_text()).world_size == 1
+
+
+def test_ranks_left_behind_by_another_job_are_not_believed(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell(trainer={"steps": 2, "warmup_steps": 1}))
+    done = alone("--cell", str(path), "--out", str(tmp_path), WORLD_SIZE="8", RANK="3")
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_says_what_is_written_and_what_the_exit_codes_mean() -> None:
+    done = alone("--help")
+    assert done.returncode == 0
+    assert "result.json" in done.stdout
+    assert "Exit code" in done.stdout
+
+
+def test_a_missing_output_folder_is_bad_usage(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell())
+    done = alone("--cell", str(path), "--out", str(tmp_path / "nowhere"))
+    assert done.returncode == 2
+    assert "there is no such folder" in done.stderr
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], folder: Path, *words: str) -> None:
+    lines = [line for line in done.stderr.splitlines() if line.startswith("trainer: refused:")]
+    assert len(lines) == 1, done.stderr
+    (path,) = folder.glob(ERROR_GLOB)
+    error = parse_error(path.read_text())
+    assert error.error_class is ErrorClass.REFUSED
+    assert path.name == rank_error(0)
+    assert error.step is None
+    for word in words:
+        assert word in lines[0]
+        assert word in error.message
+    assert not (folder / RESULT_FILE).exists()
+
+
+def impossible(**changes: object) -> Cell:
+    return dataclasses.replace(cell(), **changes)  # type: ignore[arg-type]  # fields of a cell
+
+
+REFUSED: dict[str, tuple[Cell, Device, tuple[str, ...]]] = {
+    "a degree that does not multiply": (
+        impossible(parallelism=Parallelism(dp_shard=2)),
+        CPU,
+        ("[world_size]", "dp_shard=2 needs 2 GPUs"),
+    ),
+    "what the trainer cannot do yet": (impossible(compile=True), CPU, ("[trainer_cannot_yet]", "compile")),
+    "more ranks than there are": (cell(gpus=2), CPU, ("needs 2 ranks", "there are 1")),
+    "a device that is not there": (
+        impossible(device="h100"),
+        Device(name="h100", type="cuda", match=("H100",)),
+        ("h100 needs a cuda device",),
+    ),
+    "another device than was asked for": (
+        impossible(device="other"),
+        Device(name="other", type="cpu", match=("Z80", "6502")),
+        ("'Z80' or '6502'",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_cell_that_cannot_run_here_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    made, device, words = REFUSED[name]
+    path = write_cell(tmp_path, made, device)
+    done = alone("--cell", str(path), "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert_refused(done, tmp_path, *words)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text[: len(text) // 2], ("cell.json", "not whole JSON")),
+        (lambda text: text.replace('"seq_len": 32', '"seq_len": 64'), ("it was altered",)),
+        (lambda text: text.replace('"kind": "cell"', '"kind": "result"'), ("kind 'cell'",)),
+        (lambda text: text.replace('"n_layers": 3', '"n_layers": 0'), ("n_layers=0",)),
+    ],
+    ids=["cut short", "altered", "another record", "impossible model"],
+)
+def test_a_damaged_cell_file_is_refused(damage: object, words: tuple[str, ...], tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell())
+    assert callable(damage)
+    path.write_text(damage(path.read_text()))
+    done = alone("--cell", str(path), "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert_refused(done, tmp_path, *words)
+
+
+def test_a_missing_cell_file_is_refused(tmp_path: Path) -> None:
+    done = alone("--cell", str(tmp_path / "cell.json"), "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert_refused(done, tmp_path, "cannot read")
+
+
+@pytest.mark.torchrun
+def test_of_two_ranks_that_refuse_one_says_so(tmp_path: Path) -> None:
+    made = cell(gpus=2, nodes=2)
+    path = write_cell(tmp_path, made)
+    done = torchrun(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path))
+    assert done.returncode != 0
+    assert_refused(done, tmp_path, "gpus_per_node=1", "this node runs 2 ranks")
+
+
+def test_a_rule_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, impossible(compile=True))
+    program = (
+        "import os, sys; import trainer.cli, trainer.failure\n"
+        "trainer.failure.os._exit = lambda code: (print('torch' in sys.modules), sys.stdout.flush(), sys.exit(code))\n"
+        f"trainer.cli.main(['--cell', {str(path)!r}, '--out', {str(tmp_path)!r}])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (2, "False")
+
+
+def test_an_error_file_holds_plain_json(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, impossible(compile=True))
+    alone("--cell", str(path), "--out", str(tmp_path))
+    assert json.loads((tmp_path / rank_error(0)).read_text())["error_class"] == "refused"

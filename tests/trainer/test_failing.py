@@ -1,0 +1,188 @@
+"""Ranks that fail, die, hang or are stopped: what they leave behind, and how soon they are gone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sweep.core.attempt import ErrorClass, RankError, first_cause
+from sweep.core.cell import Cell
+from sweep.core.record import ERROR_GLOB, PROGRESS_FILE, RESULT_FILE, Progress, RecordError, parse_error
+from tests.trainer.cells import cell, write_cell
+from tests.trainer.processes import ROOT, SABOTAGE, alone, environment, torchrun, torchrun_command
+
+ENDLESS = {"steps": 1_000_000, "warmup_steps": 1}
+
+
+def errors_in(folder: Path) -> dict[str, RankError]:
+    return {path.name: parse_error(path.read_text()) for path in folder.glob(ERROR_GLOB)}
+
+
+def sabotaged(folder: Path, way: str, *, rank: int, step: int, made: Cell) -> subprocess.CompletedProcess[str]:
+    path = write_cell(folder, made)
+    return torchrun(2, str(SABOTAGE), way, str(rank), str(step), "--cell", str(path), "--out", str(folder))
+
+
+@pytest.mark.torchrun
+def test_an_exception_is_left_by_its_rank_with_its_step_and_by_no_other(tmp_path: Path) -> None:
+    done = sabotaged(tmp_path, "raise_exception", rank=1, step=3, made=cell(gpus=2))
+    assert done.returncode != 0
+    errors = errors_in(tmp_path)
+    error = errors["error-rank-1.json"]
+    assert (error.error_class, error.step, error.rank) == (ErrorClass.EXCEPTION, 3, 1)
+    assert "no such weight" in error.message
+    assert error.memory_bytes is None
+    raw = json.loads((tmp_path / "error-rank-1.json").read_text())
+    assert raw["exception"] == "builtins.KeyError"
+    assert "raise_exception" in raw["traceback"]
+    assert first_cause(list(errors.values())) == error
+    assert not (tmp_path / RESULT_FILE).exists()
+    assert "no such weight" in done.stderr
+
+
+@pytest.mark.torchrun
+def test_a_killed_rank_makes_its_peer_report_lost_communication(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = sabotaged(tmp_path, "kill_itself", rank=1, step=2, made=cell(gpus=2))
+    assert done.returncode != 0
+    assert time.monotonic() - began < 45
+    (error,) = errors_in(tmp_path).values()
+    assert (error.error_class, error.rank) == (ErrorClass.COMMUNICATION, 0)
+    assert error.step is not None
+
+
+@pytest.mark.torchrun
+def test_a_rank_that_hangs_makes_its_peer_report_a_time_out_in_time(tmp_path: Path) -> None:
+    made = cell(gpus=2, trainer={"comm_timeout_s": 4.0})
+    began = time.monotonic()
+    sabotaged(tmp_path, "hang", rank=1, step=2, made=made)
+    assert time.monotonic() - began < 45
+    (error,) = errors_in(tmp_path).values()
+    assert (error.error_class, error.rank, error.step) == (ErrorClass.COMMUNICATION, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("way", "expected"),
+    [("raise_device_oom", ErrorClass.OOM_DEVICE), ("allocate_too_much", ErrorClass.OOM_HOST)],
+)
+def test_running_out_of_memory_is_told_apart(way: str, expected: ErrorClass, tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell())
+    program = [str(SABOTAGE), way, "0", "2", "--cell", str(path), "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, *program], env=environment(), cwd=ROOT, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    (error,) = errors_in(tmp_path).values()
+    assert (error.error_class, error.step) == (expected, 2)
+
+
+@contextmanager
+def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run that has got past its third step; it is killed at the end if it still lives."""
+    process = subprocess.Popen(command, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        wait_for_step(folder, 3, process)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if Progress.parse((folder / PROGRESS_FILE).read_text()).step >= step:
+                return
+        except (OSError, RecordError):
+            pass
+        time.sleep(0.1)
+    raise AssertionError("the run never got going")
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pids: list[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(is_alive(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.torchrun
+def test_sigterm_to_the_agent_ends_all_ranks_within_seconds_with_one_stopped_error(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell(gpus=2, trainer=ENDLESS))
+    command = torchrun_command(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path))
+    with running(command, tmp_path) as process:
+        ranks = children_of(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert wait_until_gone(ranks, 8)
+        process.wait(timeout=20)
+    (error,) = errors_in(tmp_path).values()
+    assert error.error_class is ErrorClass.STOPPED
+    assert error.step is not None
+    assert error.step >= 3
+
+
+def test_sigterm_to_a_lone_process_is_answered_within_seconds(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell(trainer=ENDLESS))
+    command = [*torchrun_command(1)[:1], "-m", "trainer", "--cell", str(path), "--out", str(tmp_path)]
+    with running(command, tmp_path) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=8) == 143
+    (error,) = errors_in(tmp_path).values()
+    assert error.error_class is ErrorClass.STOPPED
+
+
+@pytest.mark.torchrun
+def test_sigterm_is_answered_while_a_rank_waits_in_a_collective(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell(gpus=2, trainer={**ENDLESS, "comm_timeout_s": 600.0}))
+    command = torchrun_command(2, str(SABOTAGE), "hang", "1", "5", "--cell", str(path), "--out", str(tmp_path))
+    with running(command, tmp_path) as process:
+        time.sleep(1)
+        ranks = children_of(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert wait_until_gone(ranks, 8)
+    errors = errors_in(tmp_path)
+    assert {error.error_class for error in errors.values()} == {ErrorClass.STOPPED}
+    assert errors["error-rank-0.json"].step == 5
+
+
+@pytest.mark.torchrun
+def test_no_rank_outlives_its_agent(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell(gpus=2, trainer=ENDLESS))
+    command = torchrun_command(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path))
+    with running(command, tmp_path) as process:
+        ranks = children_of(process.pid)
+        process.kill()
+        assert wait_until_gone(ranks, 5)
+
+
+def test_an_output_folder_that_vanishes_still_ends_with_an_error(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell())
+    folder = tmp_path / "out"
+    folder.mkdir(mode=0o755)
+    (folder / "steps.jsonl").mkdir()
+    done = alone("--cell", str(path), "--out", str(folder))
+    assert done.returncode == 1
+    (error,) = errors_in(folder).values()
+    assert error.error_class is ErrorClass.EXCEPTION

@@ -1,0 +1,106 @@
+"""Every layout against one process: the same starting weights, losses and gradient norms.
+
+Tolerances: fp32 differs by the order of sums only, 2e-5 relative over five steps; bf16 rounds each activation to 8
+bits, so partial sums that are grouped otherwise show up at 1e-2.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, cell_to_json
+from tests.trainer.cells import cell
+from tests.trainer.processes import ROOT, torchrun
+
+pytestmark = pytest.mark.torchrun
+
+DRIVER = ROOT / "tests" / "trainer" / "layouts.py"
+FP32_TOLERANCE = 2e-5
+BF16_TOLERANCE = 1e-2
+
+ddp2 = Parallelism(dp_replicate=2)
+ONE = {
+    "fp32": cell(),
+    "fp32 accumulated": cell(micro_batch=2),
+    "fp32 checkpointed": cell(activation_checkpointing=Checkpointing.FULL),
+    "bf16": cell(precision=Precision.BF16),
+}
+TWO = {
+    "ddp": cell(gpus=2, parallelism=ddp2),
+    "ddp accumulated": cell(gpus=2, parallelism=ddp2, micro_batch=1),
+    "ddp checkpointed": cell(gpus=2, parallelism=ddp2, activation_checkpointing=Checkpointing.FULL),
+    "fsdp": cell(gpus=2),
+    "fsdp resharded": cell(gpus=2, reshard_after_forward=True),
+    "fsdp accumulated": cell(gpus=2, micro_batch=1),
+    "fsdp accumulated resharded": cell(gpus=2, micro_batch=2, reshard_after_forward=True),
+    "fsdp checkpointed": cell(gpus=2, activation_checkpointing=Checkpointing.FULL),
+    "fsdp checkpointed resharded": cell(
+        gpus=2, activation_checkpointing=Checkpointing.FULL, reshard_after_forward=True
+    ),
+    "ddp bf16": cell(gpus=2, parallelism=ddp2, precision=Precision.BF16),
+    "fsdp bf16": cell(gpus=2, precision=Precision.BF16),
+    "fsdp bf16 accumulated": cell(gpus=2, precision=Precision.BF16, micro_batch=1),
+}
+FOUR = {
+    "ddp of 4": cell(gpus=4, parallelism=Parallelism(dp_replicate=4)),
+    "fsdp of 4": cell(gpus=4, micro_batch=1, reshard_after_forward=True),
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    start: str
+    losses: list[float]
+    grad_norms: list[float]
+
+
+def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell]) -> dict[str, Shown]:
+    given, found = folder / f"cells-{n_ranks}.json", folder / f"shown-{n_ranks}.json"
+    given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
+    done = torchrun(n_ranks, str(DRIVER), str(given), str(found))
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {name: Shown(**shown) for name, shown in json.loads(found.read_text()).items()}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
+    folder = tmp_path_factory.mktemp("layouts")
+    groups = {1: ONE, 2: TWO, 4: FOUR}
+    return {
+        name: result
+        for n_ranks, cells in groups.items()
+        for name, result in run_layouts(folder, n_ranks, cells).items()
+    }
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO, *FOUR])
+def test_layout_starts_from_the_same_weights_bit_for_bit(name: str, shown: dict[str, Shown]) -> None:
+    assert shown[name].start == shown["fp32"].start
+
+
+@pytest.mark.parametrize("name", [name for name in [*ONE, *TWO, *FOUR] if "bf16" not in name])
+def test_fp32_layout_trains_as_one_process_does(name: str, shown: dict[str, Shown]) -> None:
+    expected = shown["fp32"]
+    assert shown[name].losses == pytest.approx(expected.losses, rel=FP32_TOLERANCE)
+    assert shown[name].grad_norms == pytest.approx(expected.grad_norms, rel=FP32_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", [name for name in [*ONE, *TWO] if "bf16" in name])
+def test_bf16_layout_trains_as_one_fp32_process_does_within_its_rounding(name: str, shown: dict[str, Shown]) -> None:
+    expected = shown["fp32"]
+    assert shown[name].losses == pytest.approx(expected.losses, rel=BF16_TOLERANCE)
+    assert shown[name].grad_norms == pytest.approx(expected.grad_norms, rel=5 * BF16_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", [name for name in TWO if "bf16" in name])
+def test_bf16_layouts_agree_with_bf16_on_one_process(name: str, shown: dict[str, Shown]) -> None:
+    assert shown[name].losses == pytest.approx(shown["bf16"].losses, rel=2e-3)
+    assert shown[name].losses != shown["fp32"].losses
+
+
+def test_gradients_are_clipped_in_these_runs(shown: dict[str, Shown]) -> None:
+    assert max(shown["fp32"].grad_norms) > 0.5
