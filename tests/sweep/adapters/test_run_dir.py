@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from sweep.adapters import run_dir as module
+from sweep.adapters.run_dir import RunDir, RunDirError, find_run_dirs, write_atomically
+from sweep.core.attempt import AttemptKey, ErrorClass, RankError
+from sweep.core.cell import BatchKind, cell_id
+from sweep.core.grid import Point, Rejection
+from sweep.core.model import FlopConvention
+from sweep.core.record import RESULT_FILE, SWEEP_FILE, CellFile, Progress, attempt_dir, rank_error, render_error
+from sweep.core.series import SeriesKind, SeriesSpec
+from sweep.core.spec import LaunchSpec
+from sweep.core.submission import Submission
+from sweep.core.sweep_file import SweepFile
+from tests.fakes import CPU, result_of, tiny_cell
+
+CELL = tiny_cell()
+KEY = AttemptKey(cell_id=cell_id(CELL), repeat=1, attempt=1)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    return made
+
+
+def _folder(run_dir: RunDir) -> Path:
+    folder = Path(run_dir.path, attempt_dir(KEY))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _content() -> SweepFile:
+    return SweepFile(
+        grid="weak",
+        cluster="local",
+        scale="laptop",
+        batch_kind=BatchKind.SEQUENCES_PER_GPU,
+        repeats=1,
+        series=SeriesSpec(kind=SeriesKind.WEAK, baseline={"nodes": 1}),
+        flop_convention=FlopConvention.PALM_FULL,
+        devices={"cpu": CPU},
+        cells={KEY.cell_id: CELL},
+        points=(Point(axes={"nodes": 1}, cell_id=KEY.cell_id),),
+        rejections=(Rejection(axes={"nodes": 3}, rule="exclude", reason="nodes == 3"),),
+    )
+
+
+def test_a_run_directory_is_private_to_its_user(run_dir: RunDir) -> None:
+    assert stat.S_IMODE(Path(run_dir.path).stat().st_mode) == 0o700
+
+
+def test_an_unwritable_run_directory_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirError, match=r"cannot be written .*Give another with run_dir="):
+        RunDir(tmp_path / "file" / "run").create()
+
+
+def test_sweep_json_is_read_back_and_left_alone_when_nothing_changed(run_dir: RunDir) -> None:
+    assert run_dir.sweep_file() is None
+    run_dir.publish_sweep_file(_content())
+    assert run_dir.sweep_file() == _content()
+    before = Path(run_dir.path, SWEEP_FILE).stat().st_mtime_ns
+    run_dir.publish_sweep_file(_content())
+    assert Path(run_dir.path, SWEEP_FILE).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("text", ["", "{half", '{"kind": "sweep", "schema": 99}', '{"kind": "sweep", "schema": 1}'])
+def test_a_damaged_or_newer_sweep_json_is_refused_and_kept(run_dir: RunDir, text: str) -> None:
+    path = Path(run_dir.path, SWEEP_FILE)
+    path.write_text(text)
+    with pytest.raises(RunDirError, match="results below it are untouched"):
+        run_dir.sweep_file()
+    assert path.read_text() == text
+
+
+def test_a_submission_and_its_cells_are_read_back(run_dir: RunDir) -> None:
+    submission = Submission(
+        name="weak-local-1",
+        run_dir=run_dir.path,
+        created_at=1.0,
+        tasks=(KEY,),
+        nodes=1,
+        gpus_per_node=1,
+        device_type="cpu",
+        walltime_min=5,
+        sources_dir="/src",
+        sources_hash="abc",
+        launch=LaunchSpec(environment={"NCCL_DEBUG": "WARN"}),
+        provenance={"git_commit": None},
+    )
+    cell_file = CellFile(cell=CELL, device=CPU, key=KEY, sources_hash="abc", run_name="weak-local")
+    run_dir.publish_submission(submission, [cell_file])
+    assert run_dir.submission_names() == ["weak-local-1"]
+    assert run_dir.submission("weak-local-1") == submission
+    assert CellFile.parse((_folder(run_dir) / "cell.json").read_text()) == cell_file
+
+
+def test_a_half_written_result_does_not_count_and_says_why(run_dir: RunDir) -> None:
+    assert run_dir.result(KEY) == (None, "")
+    (_folder(run_dir) / RESULT_FILE).write_text(result_of(KEY).render()[:200])
+    result, problem = run_dir.result(KEY)
+    assert result is None
+    assert "not whole JSON" in problem
+
+
+def test_a_result_of_another_attempt_does_not_count(run_dir: RunDir) -> None:
+    other = AttemptKey(cell_id=KEY.cell_id, repeat=1, attempt=2)
+    (_folder(run_dir) / RESULT_FILE).write_text(result_of(other).render())
+    result, problem = run_dir.result(KEY)
+    assert result is None
+    assert "not of" in problem
+
+
+def test_the_latest_restart_with_a_valid_result_counts(run_dir: RunDir) -> None:
+    own = _folder(run_dir)
+    for number in (1, 2, 10):
+        (own / f"restart-{number}").mkdir()
+    (own / RESULT_FILE).write_text(result_of(KEY).render())
+    (own / "restart-2" / RESULT_FILE).write_text(result_of(KEY, restart=2, final_loss=2.0).render())
+    (own / "restart-10" / RESULT_FILE).write_text("{half")
+    result, problem = run_dir.result(KEY)
+    assert problem == ""
+    assert result is not None
+    assert result.restart == 2
+
+
+def test_errors_and_progress_are_those_of_the_latest_restart(run_dir: RunDir) -> None:
+    own = _folder(run_dir)
+    early = RankError(rank=0, node_rank=0, time=1.0, error_class=ErrorClass.OOM_DEVICE, message="early")
+    late = RankError(rank=1, node_rank=0, time=2.0, error_class=ErrorClass.EXCEPTION, message="late", step=3)
+    (own / rank_error(0)).write_text(render_error(early))
+    assert run_dir.errors(KEY) == [early]
+    (own / "restart-1").mkdir()
+    (own / "restart-1" / rank_error(1)).write_text(render_error(late))
+    (own / "restart-1" / rank_error(2)).write_text("{half")
+    (own / "restart-1" / "progress.json").write_text(Progress(step=3, steps=9, time=1.0, tokens_per_s=None).render())
+    assert run_dir.errors(KEY) == [late]
+    progress = run_dir.progress(KEY)
+    assert progress is not None
+    assert progress.step == 3
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def full_disk(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_cancel_requests_are_taken_up_once(run_dir: RunDir) -> None:
+    name = run_dir.request_cancel(["abcd"])
+    assert run_dir.cancel_requests() == [(name, ["abcd"])]
+    assert run_dir.is_request_pending(name)
+    run_dir.drop_cancel_request(name)
+    assert run_dir.cancel_requests() == []
+    assert not run_dir.is_request_pending(name)
+
+
+def test_run_directories_are_found_latest_first(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        made = RunDir(tmp_path / name)
+        made.create()
+        made.publish_sweep_file(_content())
+    (tmp_path / "three").mkdir()
+    assert find_run_dirs(tmp_path) == [tmp_path / "two", tmp_path / "one"]
