@@ -1,0 +1,171 @@
+"""The scheduler port over Slurm: submitit submits; squeue and sacct tell the truth."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from sweep.adapters.slurm_commands import CommandTimeoutError, SlurmCommands, argument_chunks
+from sweep.adapters.slurm_script import check_site
+from sweep.adapters.slurm_text import (
+    SACCT_FORMAT,
+    SQUEUE_FORMAT,
+    Rows,
+    base_of,
+    bases,
+    best_report,
+    read_sacct,
+    read_squeue,
+)
+from sweep.core.attempt import ABSENT, Outcome, Phase, slurm_state
+from sweep.ports import SchedulerError, SubmissionUncertainError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sweep.core.attempt import JobReport
+    from sweep.core.spec import SlurmSpec
+    from sweep.core.submission import Submission
+
+_JOB_ID = re.compile(r"\d+(_\d+)?")
+_OVER_ALREADY = re.compile(r"invalid job id specified|already completing or completed", re.IGNORECASE)
+# Clocks of the login node and of the controller may differ, and sacct takes a day at its midnight.
+_MARGIN_S = 86_400.0
+
+
+class SlurmScheduler:
+    """Runs submissions as Slurm jobs of one user.
+
+    Args:
+        spec: The site's settings.
+        user: Whose jobs are looked at; by default the numeric id of who runs this, which no variable can falsify.
+        commands: Runs Slurm's commands; by default in this process's environment.
+        python: Interpreter on the compute nodes where the submission names none.
+
+    Raises:
+        SchedulerError: If a setting cannot be put into a job script, or Slurm's commands are not here.
+    """
+
+    def __init__(
+        self,
+        spec: SlurmSpec,
+        *,
+        user: str | None = None,
+        commands: SlurmCommands | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        check_site(spec)
+        self._spec = spec
+        self._user = user or str(os.getuid())
+        self._commands = commands or SlurmCommands(os.environ)
+        self._commands.require("sbatch", "squeue", "scancel", *(["sacct"] if spec.sacct else []))
+        self._python = python
+
+    @property
+    def keeps_jobs(self) -> bool:
+        """Slurm's jobs go on without this process."""
+        return True
+
+    def submit(self, submission: Submission) -> tuple[str, ...]:
+        """Submit an array (one job where there is one task) in one sbatch call; its ids by array index.
+
+        Raises:
+            SubmissionRejectedError: If Slurm refused it, with Slurm's words.
+            SubmissionUncertainError: If no answer came, or none that is understood.
+            SchedulerError: If sbatch is missing or never reached the controller.
+        """
+        # Imported here: submitit takes a tenth of a second, which status and plan need not wait for.
+        from sweep.adapters.slurm_submission import LaunchExecutor
+
+        executor = LaunchExecutor(submission, self._spec, python=self._python, commands=self._commands)
+        try:
+            return _task_ids(executor.submit_launch(), len(submission.tasks))
+        except CommandTimeoutError as error:
+            raise SubmissionUncertainError(str(error)) from error
+
+    def find(self, submission: Submission) -> tuple[str, ...] | None:
+        """Ids of a submission's jobs by its name, from the queue or else from accounting.
+
+        None only says that neither knows it now: accounting lags behind the end of a job, and without accounting
+        (``slurm.sacct``) a job is forgotten MinJobAge seconds after its end. So the caller asks again for a while, and
+        looks for what the job itself has written, before it takes the job for never submitted.
+
+        Raises:
+            SchedulerError: If one of them cannot be asked, or there is more than one such job.
+        """
+        found = bases(self._squeue("%i", f"--name={submission.name}"))
+        if not found and self._spec.sacct:
+            found = bases(self._sacct("JobID", since=submission.created_at, more=[f"--name={submission.name}"]))
+        if len(found) > 1:
+            raise SchedulerError(
+                f"{len(found)} jobs have the name {submission.name}: {', '.join(found)}. At most one can be this "
+                "submission; see which with `scontrol show job` or `sacct -j`, and cancel the other."
+            )
+        return _task_ids(found[0], len(submission.tasks)) if found else None
+
+    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
+        """What is known of each job, by one squeue for all and at most one sacct for those that it does not name.
+
+        More than 100 KB of ids (some 10,000 submissions) are put to sacct in several calls.
+
+        Raises:
+            SchedulerError: If one of the commands that were needed failed: then nothing is known.
+        """
+        if not job_ids:
+            return {}
+        queue = read_squeue(self._squeue(SQUEUE_FORMAT))
+        missing = [job_id for job_id in job_ids if job_id not in queue.exact]
+        accounting = self._accounting(missing, since) if missing and self._spec.sacct else Rows()
+        return {job_id: best_report(job_id, queue, accounting) or ABSENT for job_id in job_ids}
+
+    def _accounting(self, job_ids: Collection[str], since: float) -> Rows:
+        """Whole arrays are asked for: task by task would take a huge amount of time."""
+        asked = list(dict.fromkeys(base_of(job_id) for job_id in job_ids))
+        lines = [self._sacct(SACCT_FORMAT, since=since, more=["-j", ",".join(ids)]) for ids in argument_chunks(asked)]
+        return read_sacct("\n".join(lines))
+
+    def _squeue(self, columns: str, *more: str) -> str:
+        # All states: for MinJobAge seconds after its end a job is here with its end state, before sacct knows.
+        return self._commands.ask(["squeue", "--array", "-h", "-t", "all", "-u", self._user, "-o", columns, *more])
+
+    def _sacct(self, columns: str, *, since: float, more: list[str]) -> str:
+        # A start day keeps sacct from jobs of the same number before a reset of the counter.
+        day = time.strftime("%Y-%m-%d", time.localtime(since - _MARGIN_S))
+        try:
+            return self._commands.ask(["sacct", "-X", "-P", "-n", "-u", self._user, "-S", day, "-o", columns, *more])
+        except SchedulerError as error:
+            if "accounting storage is disabled" in str(error).lower():
+                raise SchedulerError(f"{error}. This cluster keeps no accounting: set slurm.sacct=false.") from error
+            raise
+
+    def outcome_of(self, report: JobReport) -> Outcome | None:
+        """What the state's word means, where it is specific.
+
+        FAILED on no node at all is a job that Slurm took and then could not give what it asked for (BadConstraints).
+        """
+        state = slurm_state(report.state)
+        if state.outcome is None and report.phase is Phase.ENDED and report.state == "FAILED" and not report.nodes:
+            return Outcome.REJECTED_BY_SCHEDULER
+        return state.outcome
+
+    def cancel(self, job_ids: Collection[str]) -> None:
+        """End these jobs and array tasks, in one scancel call; those that are over already are no error.
+
+        Raises:
+            SchedulerError: If Slurm cannot be asked, or one of the ids is none.
+        """
+        wrong = [job_id for job_id in job_ids if not _JOB_ID.fullmatch(job_id)]
+        if wrong:
+            raise SchedulerError(f"no ids of Slurm jobs, so nothing was cancelled: {', '.join(map(repr, wrong))}")
+        for ids in argument_chunks(list(job_ids)):
+            self._commands.ask(["scancel", *ids], unless=_OVER_ALREADY)
+
+    def close(self) -> None:
+        """Nothing to end: Slurm keeps the jobs."""
+
+
+def _task_ids(base: str, tasks: int) -> tuple[str, ...]:
+    return (base,) if tasks == 1 else tuple(f"{base}_{index}" for index in range(tasks))

@@ -1,0 +1,189 @@
+"""Reading what squeue and sacct print: job ids, states, times, nodes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import JobReport, Phase, slurm_state
+from sweep.core.hostlist import expand_hostlist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+# The reason is last: an administrator's words may hold anything, a separator too.
+SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%r"
+SACCT_FORMAT = "JobID,State,NodeList,Start,End,ExitCode,Reason"
+
+_JOB_ID = re.compile(r"(?P<base>\d+)(?:_(?:(?P<index>\d+)|\[(?P<indices>[^\]]*)\]?))?")
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_UNKNOWN = ("", "None", "NONE", "N/A", "Unknown", "(null)", "None assigned", "n/a")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """What one of the commands knows.
+
+    Attributes:
+        exact: Reports by job id, for the jobs and array tasks that it names.
+        rest: By array, the report on the tasks that it does not name: a task list cut short (``42_[2,5,...]``), or the
+            record of an array whose waiting tasks were ended before they became jobs of their own (``42``).
+    """
+
+    exact: dict[str, JobReport] = field(default_factory=dict)
+    rest: dict[str, JobReport] = field(default_factory=dict)
+
+    def add(self, row_id: str, report: JobReport) -> None:
+        """Take in one row; a first column that is no job id (a step, a banner) is passed over."""
+        named = parse_row_id(row_id)
+        if named is None:
+            return
+        base, ids, is_whole = named
+        self.exact.update(dict.fromkeys(ids, report))
+        if not is_whole:
+            self.rest[base] = report
+
+
+def base_of(job_id: str) -> str:
+    """The array that a task belongs to; a plain job's own id."""
+    return job_id.partition("_")[0]
+
+
+def parse_row_id(text: str) -> tuple[str, list[str], bool] | None:
+    """A first column as (array or job, ids that it names, whether these are all that the row speaks of).
+
+    None for anything that is neither a job nor array tasks, such as a step. Every form was seen in Slurm's own output:
+    ``42``, ``42_7``, ``42_[0-2,5%2]``, ``42_[3-49:2%1]`` and, cut short, ``42_[2,5,7-9,...]``.
+    """
+    match = _JOB_ID.fullmatch(text.strip())
+    if match is None:
+        return None
+    base = match["base"]
+    if match["indices"] is not None:
+        indices, is_whole = _parse_indices(match["indices"])
+        return base, [f"{base}_{index}" for index in indices], is_whole
+    if match["index"] is not None:
+        return base, [f"{base}_{int(match['index'])}"], True
+    return base, [base], False
+
+
+def _parse_indices(text: str) -> tuple[list[int], bool]:
+    """Indices of a task list, and whether it was whole: a part that is not understood counts as cut short."""
+    indices: list[int] = []
+    is_whole = True
+    for part in text.partition("%")[0].split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            is_whole = False
+            continue
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        indices.extend(range(first, last + 1, max(step, 1)))
+    return indices, is_whole
+
+
+def read_squeue(text: str) -> Rows:
+    """Rows of ``squeue -h -o SQUEUE_FORMAT``."""
+    return _read(text, _squeue_report)
+
+
+def read_sacct(text: str) -> Rows:
+    """Rows of ``sacct -X -P -n -o SACCT_FORMAT``."""
+    return _read(text, _sacct_report)
+
+
+def bases(text: str) -> list[str]:
+    """The arrays and jobs that a list of ids speaks of, each once."""
+    named = (parse_row_id(line) for line in text.splitlines())
+    return list(dict.fromkeys(item[0] for item in named if item is not None))
+
+
+def _read(text: str, report: Callable[[list[str]], JobReport]) -> Rows:
+    rows = Rows()
+    for line in text.splitlines():
+        row_id, *fields = line.split("|")
+        if fields:
+            # A line cut short still says that the job is there.
+            rows.add(row_id, report([*fields, *[""] * 6]))
+    return rows
+
+
+def _squeue_report(fields: list[str]) -> JobReport:
+    state, nodes, start, end, *reason = fields
+    return _report(state, nodes, start, end, "|".join(reason).rstrip("|"))
+
+
+def _sacct_report(fields: list[str]) -> JobReport:
+    state, nodes, start, end, exit_code, *reason = fields
+    return _report(state, nodes, start, end, "|".join(reason).rstrip("|"), parse_exit_code(exit_code))
+
+
+def _report(state: str, nodes: str, start: str, end: str, reason: str, exit_code: int | None = None) -> JobReport:
+    """One report; a time that lies ahead (the expected start of a waiting job) or never was is left out."""
+    state, hosts = state.strip(), parse_nodes(nodes)
+    phase = slurm_state(state).phase
+    has_ended = phase is Phase.ENDED
+    return JobReport(
+        state=state,
+        phase=phase,
+        reason="" if reason.strip() in _UNKNOWN else reason.strip(),
+        nodes=hosts,
+        exit_code=exit_code if has_ended else None,
+        # Slurm gives a job that ended while it waited the same start as end.
+        started_at=parse_time(start) if hosts and phase is not Phase.PENDING else None,
+        ended_at=parse_time(end) if has_ended else None,
+    )
+
+
+@lru_cache(maxsize=4096)
+def parse_nodes(text: str) -> tuple[str, ...]:
+    """Node names; none where Slurm has not decided. A list that is not understood is kept as it is, as one name."""
+    text = text.strip()
+    if text in _UNKNOWN:
+        return ()
+    try:
+        return expand_hostlist(text)
+    except ValueError:
+        return (text,)
+
+
+def parse_time(text: str) -> float | None:
+    """Unix time from what SLURM_TIME_FORMAT=%s gives, or from ISO local time where that variable is not honoured."""
+    text = text.strip()
+    if text.isdecimal():
+        return float(text) or None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def parse_exit_code(text: str) -> int | None:
+    """``STATUS:SIGNAL`` as one number: 128 + the signal, as a shell says it, where a signal ended the job.
+
+    sacct takes 128 off a status above it: a batch script whose srun was killed (137) is shown as ``9:0``.
+    """
+    match = re.fullmatch(r"(\d+):(\d+)", text.strip())
+    if match is None:
+        return None
+    status, number = int(match[1]), int(match[2])
+    return 128 + number if number else status
+
+
+def best_report(job_id: str, queue: Rows, accounting: Rows) -> JobReport | None:
+    """The word that counts on one job: the more specific one, and the queue's before accounting's, which lags."""
+    base = base_of(job_id)
+    candidates: Iterable[JobReport | None] = (
+        queue.exact.get(job_id),
+        _if_ended(accounting.exact.get(job_id)),
+        queue.rest.get(base),
+        accounting.exact.get(job_id),
+        accounting.rest.get(base),
+    )
+    return next((report for report in candidates if report is not None), None)
+
+
+def _if_ended(report: JobReport | None) -> JobReport | None:
+    return report if report is not None and report.phase is Phase.ENDED else None
