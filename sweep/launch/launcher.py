@@ -18,6 +18,7 @@ from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.environment import relevant
 from sweep.core.record import ATTEMPT_FILE, CELL_FILE, AttemptFile, node_error, node_log, render_error
 from sweep.core.sources import SOURCE_PACKAGES, hash_sources, is_source
+from sweep.core.spec import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -88,7 +89,8 @@ class Launcher:
         if found != asked:
             what = f"hash to {found}, not {asked}" if root.is_dir() else "are missing"
             return ErrorClass.REFUSED, f"the sources in {root} {what}: this is not the code that was submitted."
-        if self._node.node_rank == 0 and not _is_free(self._node.port):
+        hosts_rendezvous = self._node.node_rank == 0 and self._node.submission.launch.runner is Runner.TORCHRUN
+        if hosts_rendezvous and not _is_free(self._node.port):
             # Worth another attempt, which has another port; the peers would join whoever listens there.
             return ErrorClass.COMMUNICATION, f"the rendezvous port {self._node.port} is in use on {self._node.head}."
         return None
