@@ -131,7 +131,7 @@ def texts(value: object, where: str) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else _list(value, where)
     for item in found:
         if not isinstance(item, str):
-            raise ConfigError(f"{where}: {item!r} is not a condition. Write it as text, for example 'tp * pp > 8'.")
+            raise ConfigError(f"{where}: {item!r} is not text. Put it in quotes, for example 'tp * pp > 8'.")
     return tuple(found)
 
 

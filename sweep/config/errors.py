@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 class ConfigError(ValueError):
@@ -15,10 +16,24 @@ class ConfigError(ValueError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``Did you mean X or Y? ``, or nothing where no known word is near."""
-    near = difflib.get_close_matches(word, sorted(known), n=3, cutoff=0.6)
+    names = sorted(known)
+    scores = {name: difflib.SequenceMatcher(None, word.lower(), name.lower()).ratio() for name in names}
+    best = max(scores.values(), default=0.0)
+    # Keys of one group share a long prefix: only what is about as near as the nearest is worth naming.
+    near = [name for name in names if scores[name] >= max(0.6, best - 0.08)]
+    near = sorted(near, key=lambda name: -scores[name])[:3] or [name for name in names if word and word in name][:3]
     return f"Did you mean {' or '.join(near)}? " if near else ""
 
 
 def listed(names: Iterable[str]) -> str:
     """Names for the end of a sentence."""
     return ", ".join(sorted(names)) or "none"
+
+
+@contextmanager
+def explained(where: object = None) -> Iterator[None]:
+    """Turns what is wrong inside into a ConfigError, which names the file (or whatever) that it is wrong in."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from error

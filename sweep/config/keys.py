@@ -97,7 +97,8 @@ def check_key(key: str) -> None:
         )
     if key.startswith("hydra."):
         raise ConfigError(f"{key}: Hydra's own settings have no meaning here. For files of your own use --config-dir.")
-    raise ConfigError(f"There is no key {key!r}. {did_you_mean(key, known) or _hint(key, known)}")
+    near = did_you_mean(key, known).strip() or _hint(key, known)
+    raise ConfigError(f"There is no key {key!r}. {near}")
 
 
 def _hint(key: str, known: set[str]) -> str:
@@ -131,10 +132,13 @@ def fit(cls: type, data: Mapping[str, Any], where: str) -> dict[str, Any]:
     YAML and the command line read ``mem: 0`` or ``account: 1234`` as a number; sbatch takes text.
 
     Raises:
-        ConfigError: If a key is unknown.
+        ConfigError: If a key is unknown, or one without a default is missing.
     """
     hints = field_types(cls)
     check_fields(data, hints, where)
+    missing = [item.name for item in dataclasses.fields(cls) if _is_required(item) and item.name not in data]
+    if missing:
+        raise ConfigError(f"{where} does not say its {', '.join(missing)}. Add `{missing[0]}: ...`.")
     fitted: dict[str, Any] = {}
     for name, value in data.items():
         hint = hints[name]
@@ -145,3 +149,7 @@ def fit(cls: type, data: Mapping[str, Any], where: str) -> dict[str, Any]:
         else:
             fitted[name] = value
     return fitted
+
+
+def _is_required(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from sweep.config import profiles
 from sweep.config.compose import Assignment, compose, parse
-from sweep.config.declared import Declared, Values, check_axis, declared, override, texts, values_of
-from sweep.config.errors import ConfigError, did_you_mean, listed
-from sweep.config.keys import CHOICES, SETTINGS, Settings, check_fields, check_key, fit, trainer_keys
+from sweep.config.declared import Declared, Values, check_axis, declared, override, values_of
+from sweep.config.errors import ConfigError, explained, listed
+from sweep.config.keys import CHOICES, SERIES, check_fields, check_key, fit, trainer_keys
 from sweep.config.library import Library
+from sweep.config.series import series_of
+from sweep.config.settings import repeats, settings_of
 from sweep.core.attempt import Outcome
-from sweep.core.cell import AxisValue, Precision, TrainerSettings, build, convert_value
-from sweep.core.conditions import Condition
-from sweep.core.device import Device
-from sweep.core.grid import AXES, DERIVED, Grid, axis_names, normalise_axis
-from sweep.core.model import ModelShape
-from sweep.core.series import Envelope, SeriesKind, SeriesSpec
-from sweep.core.spec import ClusterSpec, SweepSpec
+from sweep.core.cell import TrainerSettings
+from sweep.core.grid import AXES, Grid, check, normalise_axis
+from sweep.core.spec import SweepSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
+
+    from sweep.core.model import ModelShape
+    from sweep.core.series import SeriesSpec
+    from sweep.core.spec import ClusterSpec
 
 
 def load(
@@ -50,11 +52,13 @@ def load(
     for item in settings:
         check_key(item.key)
     root = compose(library, choices, settings)
+    keys = frozenset(item.key for item in settings)
     request = _Request(
         library=library,
         choices=choices,
         root=root,
-        given=_given(root, {item.key for item in settings}),
+        keys=keys,
+        given=_given(root, keys),
         typed=tuple(overrides),
     )
     return _spec(request)
@@ -68,13 +72,15 @@ class _Request:
         library: Where files come from.
         choices: The files chosen, by group.
         root: The composed configuration.
-        given: Axes that the command line sets.
+        keys: Keys that the command line sets.
+        given: Axes that it sets.
         typed: The overrides as typed.
     """
 
     library: Library
     choices: Mapping[str, str]
     root: Mapping[str, Any]
+    keys: frozenset[str]
     given: Values
     typed: tuple[str, ...]
 
@@ -82,16 +88,22 @@ class _Request:
         """The chosen file of a group."""
         return self.library.path(group, self.choices[group])
 
+    @property
+    def typed_series(self) -> Mapping[str, Any]:
+        """What the command line says of the series."""
+        return self.root.get("series") or {}
+
 
 def _choices(library: Library, assignments: Sequence[Assignment], environ: Mapping[str, str]) -> dict[str, str]:
-    chosen = {"cluster": "auto", "trainer": "default"}
-    for item in assignments:
-        if item.key in CHOICES:
-            if not isinstance(item.value, str):
-                raise ConfigError(
-                    f"{item.key}={item.text} is not one name. There are: {listed(library.names(item.key))}."
-                )
-            chosen[item.key] = item.value
+    typed = [item for item in assignments if item.key in CHOICES]
+    chosen: dict[str, str] = {}
+    for item in typed:
+        if not isinstance(item.value, str):
+            raise ConfigError(f"{item.key}={item.text} is not one name. There are: {listed(library.names(item.key))}.")
+        if item.key in chosen:
+            raise ConfigError(f"{item.key} is given twice: {chosen[item.key]} and {item.value}. Leave one.")
+        chosen[item.key] = item.value
+    chosen = {"cluster": "auto", "trainer": "default", **chosen}
     if chosen["cluster"] == "auto":
         chosen["cluster"] = "slurm" if shutil.which("sbatch", path=environ.get("PATH", "")) else "local"
     if "grid" not in chosen:
@@ -101,7 +113,7 @@ def _choices(library: Library, assignments: Sequence[Assignment], environ: Mappi
     return chosen
 
 
-def _given(root: Mapping[str, Any], keys: set[str]) -> Values:
+def _given(root: Mapping[str, Any], keys: Collection[str]) -> Values:
     """The axes that the command line sets, with their values as composed."""
     given: Values = {}
     for name in (*AXES, *trainer_keys()):
@@ -112,232 +124,92 @@ def _given(root: Mapping[str, Any], keys: set[str]) -> Values:
     return given
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Series:
-    """The words of a series that are one of a few."""
-
-    kind: SeriesKind
-    envelope: Envelope | None
-
-
-@contextmanager
-def _in(where: object) -> Iterator[None]:
-    """Errors inside are those of a file."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
-
-
-@contextmanager
-def _as_config_error() -> Iterator[None]:
-    try:
-        yield
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
 def _spec(request: _Request) -> SweepSpec:
-    settings = _settings(request.root)
-    cluster = _cluster(request)
+    settings = settings_of(request.root)
+    cluster = profiles.cluster(
+        request.library,
+        request.choices["cluster"],
+        request.root["cluster"],
+        is_overridden=any(key.startswith("cluster.") for key in request.keys),
+    )
     scale = settings.scale or cluster.scale
-    name = request.choices["grid"]
-    path = request.path("grid")
-    with _in(path):
-        grid = declared(request.root["grid"], name, scale)
-    repeats = grid.repeats if settings.repeats is None else settings.repeats
-    # The command line's values are checked first, so that an error in them does not name the grid's file.
-    models = _models(request, grid)
-    with _as_config_error():
-        for axis, values in request.given.items():
-            check_axis(axis, grid.batch_kind, "the command line")
-            for value in values:
-                normalise_axis(axis, value, models)
-    grid = _with_defaults(override(grid, request.given), request, cluster)
-    with _in(path):
-        _check_values(grid, models)
-    with _as_config_error():
-        conditions = {part: _conditions(getattr(settings, part), grid) for part in ("exclude", "require")}
+    name, path = request.choices["grid"], request.path("grid")
+    with explained(path):
+        at_scale = declared(request.root["grid"], name, scale)
+    models = _models(request, at_scale)
+    _check_given(request.given, at_scale, models)
+    final = _with_defaults(override(at_scale, request.given), request, cluster)
+    grid = Grid(
+        name=name,
+        batch_kind=final.batch_kind,
+        axes=final.axes,
+        zips=final.zips,
+        cells=final.cells,
+        exclude=final.exclude,
+        require=final.require,
+        models=models,
+    )
+    with explained(path):
+        check(grid)
+    grid = replace(grid, exclude=(*grid.exclude, *settings.exclude), require=(*grid.require, *settings.require))
+    with explained():
+        # Only the command line's own conditions are new: what is wrong now is wrong in them.
+        check(grid)
     return SweepSpec(
-        grid=Grid(
-            name=name,
-            batch_kind=grid.batch_kind,
-            axes=grid.axes,
-            zips=grid.zips,
-            cells=grid.cells,
-            exclude=(*grid.exclude, *conditions["exclude"]),
-            require=(*grid.require, *conditions["require"]),
-            models=models,
-        ),
+        grid=grid,
         cluster=cluster,
         scale=scale,
-        series=_series(request, grid, models),
-        repeats=_repeats(repeats),
+        series=_series(request, final, models),
+        repeats=repeats(final.repeats if settings.repeats is None else settings.repeats),
         flop_convention=settings.flop_convention,
-        devices={str(device): _device(request.library, str(device)) for device in grid.values("device")},
+        devices={str(item): profiles.device(request.library, str(item)) for item in final.values("device")},
         run_dir=settings.run_dir or f"runs/{name}-{cluster.name}",
         watch=settings.watch,
         tables=settings.tables,
-        retry=tuple(Outcome(outcome) for outcome in settings.retry),
+        retry=tuple(Outcome(item) for item in settings.retry),
         mix_fingerprints=settings.mix_fingerprints,
         overrides=request.typed,
     )
 
 
-def _settings(root: Mapping[str, Any]) -> Settings:
-    values: dict[str, Any] = {}
-    for name in SETTINGS:
-        value = root.get(name)
-        if name in ("exclude", "require"):
-            values[name] = texts(value, name)
-        elif name == "retry":
-            values[name] = _outcomes(value)
-        elif value is not None:
-            with _as_config_error():
-                values[name] = convert_value(Settings, name, fit(Settings, {name: value}, name)[name], name)
-    return Settings(**values)
-
-
-def _outcomes(value: object) -> tuple[str, ...]:
-    found = tuple(str(item).upper() for item in (value if isinstance(value, list) else [value] if value else []))
-    for item in found:
-        if item not in set(Outcome):
-            raise ConfigError(
-                f"retry={item} is not an outcome. {did_you_mean(item, list(Outcome))}Known: {listed(Outcome)}."
-            )
-    return found
-
-
-def _repeats(value: object) -> int:
-    if value is None:
-        return 1
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"repeats={value!r} is not a positive integer. Give a whole number >= 1.")
-    return value
-
-
-def _cluster(request: _Request) -> ClusterSpec:
-    name = request.choices["cluster"]
-    data = {key: value for key, value in request.root["cluster"].items() if key != "description"}
-    with _in(request.path("cluster")):
-        cluster = build(ClusterSpec, fit(ClusterSpec, {"name": name, **data}, "cluster"), "cluster")
-        if cluster.name != name:
-            raise ConfigError(f"name is {cluster.name!r}, but the file is called {name}. Make them the same.")
-        _check_cluster(cluster)
-    return cluster
-
-
-def _check_cluster(cluster: ClusterSpec) -> None:
-    for key in ("gpus_per_node", "walltime_min", "poll_interval_s"):
-        if getattr(cluster, key) <= 0:
-            raise ConfigError(f"cluster.{key}={getattr(cluster, key)} is not positive. Give a number above 0.")
-    for key in ("result_grace_s", "lost_after_s", "hang_grace_s"):
-        if getattr(cluster, key) < 0:
-            raise ConfigError(f"cluster.{key}={getattr(cluster, key)} is negative. Give 0 or more.")
-    first, last = cluster.launch.port_range
-    if not 1024 <= first <= last <= 65535:
-        raise ConfigError(f"cluster.launch.port_range=[{first},{last}] is not a range of ports within 1024 to 65535.")
-
-
 def _models(request: _Request, grid: Declared) -> dict[str, ModelShape]:
     """The shapes that the grid, its baseline or the command line name."""
     given = request.given.get("model")
-    baseline = {**grid.series, **(request.root.get("series") or {})}.get("baseline")
     named = [*(grid.values("model") if given is None else given)]
-    named += [baseline["model"]] if isinstance(baseline, dict) and "model" in baseline else []
-    return {str(name): _model(request.library, str(name)) for name in dict.fromkeys(named)}
+    baseline = {**grid.series, **request.typed_series}.get("baseline")
+    if isinstance(baseline, dict) and "model" in baseline:
+        named.append(baseline["model"])
+    return {str(name): profiles.model(request.library, str(name)) for name in dict.fromkeys(named)}
 
 
-def _named(library: Library, group: str, name: str) -> dict[str, Any]:
-    data = {"name": name, **library.read(group, name)}
-    if data["name"] != name:
-        raise ConfigError(f"name is {data['name']!r}, but the file is called {name}. Make them the same.")
-    return {key: value for key, value in data.items() if key != "description"}
-
-
-def _model(library: Library, name: str) -> ModelShape:
-    path = library.path("model", name)
-    with _in(path):
-        return build(ModelShape, fit(ModelShape, _named(library, "model", name), "the model"), "model")
-
-
-def _device(library: Library, name: str) -> Device:
-    path = library.path("hardware", name)
-    with _in(path):
-        device = build(Device, fit(Device, _named(library, "hardware", name), "the device"), "device")
-        check_fields(device.peak_tflops, [item.value for item in Precision], "peak_tflops")
-        return device
+def _check_given(given: Values, grid: Declared, models: Mapping[str, ModelShape]) -> None:
+    """Refuse the command line's bad values before they are put over the grid's, so that the file is not blamed."""
+    with explained():
+        for name, values in given.items():
+            check_axis(name, grid.batch_kind, "the command line")
+            for value in values:
+                normalise_axis(name, value, models)
 
 
 def _with_defaults(grid: Declared, request: _Request, cluster: ClusterSpec) -> Declared:
     """The grid with what nothing else says: the cluster's device and GPUs a node, the trainer file's settings."""
     axes: Values = {"gpus_per_node": (cluster.gpus_per_node,), "device": (cluster.device,)}
     settings = {key: value for key, value in request.root["trainer"].items() if key != "description"}
-    with _in(request.path("trainer")):
+    with explained(request.path("trainer")):
         fit(TrainerSettings, settings, "trainer")
         for item in fields(TrainerSettings):
             name = f"trainer.{item.name}"
-            if item.name not in settings or name in request.given:
-                continue
-            value = normalise_axis(name, settings[item.name], {})
-            if value != item.default:
-                axes[name] = (value,)
-    return replace(grid, axes={**{name: v for name, v in axes.items() if not grid.has_default(name)}, **grid.axes})
-
-
-def _check_values(grid: Declared, models: Mapping[str, ModelShape]) -> None:
-    """Refuse a value of the wrong type or a condition that cannot be read, before anything is expanded."""
-    for group in grid.groups():
-        for name, values in group.items():
-            for value in values:
-                normalise_axis(name, value, models)
-    for group in grid.zips:
-        lengths = {name: len(values) for name, values in group.items()}
-        if len(set(lengths.values())) > 1:
-            raise ConfigError(f"a zip needs lists of one length; these have {lengths}.")
-    _conditions((*grid.exclude, *grid.require), grid)
-
-
-def _conditions(wanted: tuple[str, ...], grid: Declared) -> tuple[str, ...]:
-    for text in wanted:
-        Condition(text, {*axis_names(grid.batch_kind), *DERIVED})
-    return wanted
+            if item.name in settings and name not in request.given:
+                value = normalise_axis(name, settings[item.name], {})
+                # What is at its default anyway would only be one more column.
+                axes.update({name: (value,)} if value != item.default else {})
+    unsaid = {name: values for name, values in axes.items() if not grid.has_default(name)}
+    return replace(grid, axes={**unsaid, **grid.axes})
 
 
 def _series(request: _Request, grid: Declared, models: Mapping[str, ModelShape]) -> SeriesSpec:
-    typed = request.root.get("series") or {}
-    data = {**grid.series, **typed}
-    where = "the command line" if typed else request.path("grid")
-    with _in(where):
-        if "kind" not in data:
-            raise ConfigError(f"series.kind is missing. Use {listed(SeriesKind)}.")
-        baseline = _baseline(data.get("baseline") or {}, grid, models)
-        if not typed:
-            _check_baseline(baseline, grid, request.given)
-        by = None if data.get("by") is None else texts(data["by"], "series.by")
-        for name in by or ():
-            check_axis(name, grid.batch_kind, "series.by")
-        plain = build(_Series, {"kind": data["kind"], "envelope": data.get("envelope")}, "series")
-        return SeriesSpec(kind=plain.kind, baseline=baseline, envelope=plain.envelope, by=by)
-
-
-def _baseline(data: object, grid: Declared, models: Mapping[str, ModelShape]) -> dict[str, AxisValue]:
-    if not isinstance(data, dict):
-        raise ConfigError(f"series.baseline={data!r} is not a mapping. Say for example {{nodes: 1}}.")
-    found: dict[str, AxisValue] = {}
-    for name, value in data.items():
-        check_axis(name, grid.batch_kind, "series.baseline")
-        if len(values_of(f"series.baseline.{name}", value)) != 1 or isinstance(value, list):
-            raise ConfigError(f"series.baseline.{name}={value!r} is not one value: the baseline is one cell.")
-        found[name] = normalise_axis(name, value, models)
-    return found
-
-
-def _check_baseline(baseline: Mapping[str, AxisValue], grid: Declared, given: Values) -> None:
-    """Refuse a grid whose baseline is none of its points; a command line may leave out what is measured already."""
-    for name, value in baseline.items():
-        values = grid.values(name)
-        if name not in given and values and value not in values:
-            raise ConfigError(f"series.baseline.{name}={value!r} is none of the grid's values {list(values)}.")
+    with explained("the command line" if request.typed_series else request.path("grid")):
+        check_fields(request.typed_series, SERIES, "series")
+        # A baseline that the command line names, or leaves out of its values, may have been measured before.
+        open_axes = AXES if request.typed_series else tuple(request.given)
+        return series_of({**grid.series, **request.typed_series}, grid, models, open_axes)

@@ -203,6 +203,15 @@ def _batch_value(name: str, value: object) -> AxisValue:
     return str(exact)
 
 
+def check(grid: Grid) -> None:
+    """Refuse a grid that :func:`expand` would refuse for what it declares, without expanding it.
+
+    Raises:
+        GridError: As :func:`expand`, but for axes that have no value at all and for conditions without an answer.
+    """
+    _Expander(grid)
+
+
 def expand(grid: Grid) -> Expansion:
     """Every combination of the grid as a point or a rejection.
 

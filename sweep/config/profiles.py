@@ -1,0 +1,76 @@
+"""Clusters, models and devices: one file each, read strictly into its dataclass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sweep.config.errors import ConfigError, explained
+from sweep.config.keys import check_fields, fit
+from sweep.core.cell import Precision, build
+from sweep.core.device import Device
+from sweep.core.model import ModelShape
+from sweep.core.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sweep.config.library import Library
+
+_Profile = TypeVar("_Profile", ModelShape, Device, ClusterSpec)
+
+
+def model(library: Library, name: str) -> ModelShape:
+    """The model of that name.
+
+    Raises:
+        ConfigError: If there is none, or its file is not as it has to be.
+    """
+    path = library.path("model", name)
+    with explained(path):
+        return _profile(ModelShape, name, library.read("model", name), "model")
+
+
+def device(library: Library, name: str) -> Device:
+    """The device profile of that name.
+
+    Raises:
+        ConfigError: If there is none, or its file is not as it has to be.
+    """
+    path = library.path("hardware", name)
+    with explained(path):
+        found = _profile(Device, name, library.read("hardware", name), "device")
+        check_fields(found.peak_tflops, [item.value for item in Precision], "peak_tflops")
+        return found
+
+
+def cluster(library: Library, name: str, data: Mapping[str, Any], *, is_overridden: bool) -> ClusterSpec:
+    """The cluster of that name, the command line's values put over its file's.
+
+    Raises:
+        ConfigError: If it is not as it has to be.
+    """
+    path = library.path("cluster", name)
+    with explained(f"{path} with the command line's values" if is_overridden else path):
+        found = _profile(ClusterSpec, name, data, "cluster")
+        _check_cluster(found)
+        return found
+
+
+def _profile(cls: type[_Profile], name: str, data: Mapping[str, Any], where: str) -> _Profile:
+    plain = {"name": name, **data}
+    plain.pop("description", None)
+    if plain["name"] != name:
+        raise ConfigError(f"name is {plain['name']!r}, but the file is called {name}. Make them the same.")
+    return build(cls, fit(cls, plain, where), where)
+
+
+def _check_cluster(found: ClusterSpec) -> None:
+    for key in ("gpus_per_node", "walltime_min", "poll_interval_s"):
+        if getattr(found, key) <= 0:
+            raise ConfigError(f"cluster.{key}={getattr(found, key)} is not positive. Give a number above 0.")
+    for key in ("result_grace_s", "lost_after_s", "hang_grace_s"):
+        if getattr(found, key) < 0:
+            raise ConfigError(f"cluster.{key}={getattr(found, key)} is negative. Give 0 or more.")
+    first, last = found.launch.port_range
+    if not 1024 <= first <= last <= 65535:
+        raise ConfigError(f"cluster.launch.port_range=[{first},{last}] is not a range of ports within 1024 to 65535.")

@@ -1,0 +1,56 @@
+"""The root's own keys, typed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from sweep.config.declared import texts
+from sweep.config.errors import ConfigError, did_you_mean, explained, listed
+from sweep.config.keys import Settings, fit
+from sweep.core.attempt import Outcome
+from sweep.core.cell import convert_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def settings_of(root: Mapping[str, Any]) -> Settings:
+    """The root's own keys.
+
+    Raises:
+        ConfigError: If one has a value that it cannot have.
+    """
+    names = [item.name for item in dataclasses.fields(Settings)]
+    values: dict[str, Any] = {name: root[name] for name in names if root.get(name) is not None}
+    for name in ("exclude", "require"):
+        values[name] = texts(root.get(name), name)
+    values["retry"] = _outcomes(root.get("retry"))
+    if "repeats" in values:
+        repeats(values["repeats"])
+    with explained():
+        fitted = fit(Settings, values, "the command line")
+        typed: dict[str, Any] = {name: convert_value(Settings, name, value, name) for name, value in fitted.items()}
+    return Settings(**typed)
+
+
+def _outcomes(value: object) -> tuple[str, ...]:
+    found = tuple(str(item).upper() for item in (value if isinstance(value, list) else [value] if value else []))
+    for item in found:
+        if item not in set(Outcome):
+            near = did_you_mean(item, Outcome)
+            raise ConfigError(f"retry={item} is not an outcome. {near}Known are: {listed(Outcome)}.")
+    return found
+
+
+def repeats(value: object) -> int:
+    """How many independent runs a cell gets; one where nothing says.
+
+    Raises:
+        ConfigError: If it is not a positive integer.
+    """
+    if value is None:
+        return 1
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"repeats={value!r} is not a positive integer. Give a whole number >= 1.")
+    return value
