@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
+import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -162,21 +164,34 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         """Refuse a run whose measured window would be empty, and settings that mean nothing."""
+        for item in dataclasses.fields(self):
+            _require_finite(f"trainer.{item.name}", getattr(self, item.name), whole=item.name in _WHOLE)
         _require_positive("trainer.steps", self.steps)
         if not 0 <= self.warmup_steps < self.steps:
             raise ValueError(
                 f"trainer.warmup_steps={self.warmup_steps} leaves no measured step of trainer.steps={self.steps}. "
                 "Raise steps or lower warmup_steps."
             )
-        for name in ("lr", "eps", "comm_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"trainer.{name}={getattr(self, name)} is not positive. Give a number above 0.")
-        for name in ("weight_decay", "grad_clip", "threads_per_rank", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"trainer.{name}={getattr(self, name)} is negative. Give 0 or more.")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"trainer.{name}={getattr(self, name)} is not in [0, 1).")
+        for name, (holds, wanted) in _TRAINER_RANGES.items():
+            if not holds(getattr(self, name)):
+                raise ValueError(f"trainer.{name}={getattr(self, name)} is out of range. Give {wanted}.")
+
+
+_WHOLE = ("steps", "warmup_steps", "seed", "threads_per_rank")
+_POSITIVE = (lambda value: value > 0, "a number above 0")
+_NOT_NEGATIVE = (lambda value: value >= 0, "0 or more")
+_DECAY = (lambda value: 0 <= value < 1, "0 or more, and less than 1")
+_TRAINER_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "lr": _POSITIVE,
+    "eps": _POSITIVE,
+    "comm_timeout_s": _POSITIVE,
+    "weight_decay": _NOT_NEGATIVE,
+    "grad_clip": _NOT_NEGATIVE,
+    "threads_per_rank": _NOT_NEGATIVE,
+    "seed": _NOT_NEGATIVE,
+    "beta1": _DECAY,
+    "beta2": _DECAY,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,8 +233,15 @@ class Cell:
 
     def __post_init__(self) -> None:
         """Refuse sizes that are not positive integers."""
-        for name in ("nodes", "gpus_per_node", "global_batch", "micro_batch", "seq_len"):
-            _require_positive(name, getattr(self, name))
+        for name, value in (
+            ("nodes", self.nodes),
+            ("gpus_per_node", self.gpus_per_node),
+            ("global_batch", self.global_batch),
+            ("micro_batch", self.micro_batch),
+            ("seq_len", self.seq_len),
+        ):
+            if type(value) is not int or value < 1:
+                _require_positive(name, value)
 
     @property
     def gpus(self) -> int:
@@ -247,6 +269,12 @@ class Cell:
         return self.global_batch * self.seq_len
 
 
+def _require_finite(name: str, value: object, *, whole: bool) -> None:
+    if type(value) is int or (type(value) is float and not whole and math.isfinite(value)):
+        return
+    raise ValueError(f"{name}={value!r} is not {'a whole' if whole else 'a finite'} number.")
+
+
 def _require_positive(name: str, value: object) -> None:
     if type(value) is not int or value < 1:
         raise ValueError(f"{name}={value!r} is not a positive integer. Give a whole number >= 1.")
@@ -262,13 +290,16 @@ def cell_id(cell: Cell) -> str:
 
 
 def canonical_json(cell: Cell) -> str:
-    """The cell as sorted, compact JSON without the fields that are at their default."""
-    return json.dumps(_without_defaults(cell), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    """The cell as sorted, compact JSON without the fields that are at their default.
+
+    Values are written as their field's type, so that ``lr=1`` and ``lr=1.0``, which are equal, are one text.
+    """
+    return _canonical(cell)
 
 
 def cell_to_json(cell: Cell) -> dict[str, object]:
     """Every field of the cell as plain JSON values, defaults included, for files that people read."""
-    return dataclasses.asdict(cell)
+    return _plain(cell)
 
 
 def cell_from_json(data: Mapping[str, object]) -> Cell:
@@ -277,39 +308,84 @@ def cell_from_json(data: Mapping[str, object]) -> Cell:
     Raises:
         ValueError: If a field is unknown, missing or of the wrong type.
     """
-    return typing.cast("Cell", _build(Cell, data, "cell"))
+    return build(Cell, data, "cell")
 
 
-@functools.lru_cache(maxsize=4096)
-def _part_without_defaults(part: ModelShape | TrainerSettings | Parallelism) -> dict[str, object]:
-    return dict(_set_fields(part))
+def _canonical(part: Any) -> str:
+    read, pieces = _canonical_fields(part.__class__)
+    return "{" + ",".join(filter(None, map(operator.getitem, pieces, read(part)))) + "}"
 
 
-def _without_defaults(cell: Cell) -> dict[str, object]:
-    # Models, settings and layouts recur in a grid of 100,000 cells; their canonical form is computed once each.
-    return {
-        name: _part_without_defaults(value) if isinstance(value, ModelShape | TrainerSettings | Parallelism) else value
-        for name, value in _set_fields(cell)
-    }
+class _Pieces(dict[Any, str]):
+    """A field's piece of the canonical text by its value: empty for the default.
+
+    Values recur (a grid of 100,000 cells has few models, layouts and degrees), so each piece is made once. Values that
+    are equal share one, whatever their type: they are written as the field's.
+    """
+
+    def __init__(self, name: str, write: Callable[[Any], str], default: object) -> None:
+        super().__init__()
+        self._start = f'"{name}":'
+        self._write = write
+        self._default = None if default is dataclasses.MISSING else write(default)
+
+    def __missing__(self, value: Any) -> str:
+        if len(self) >= _MOST_PIECES:
+            self.clear()
+        text = self._write(value)
+        self[value] = piece = "" if text == self._default else self._start + text
+        return piece
 
 
-def _set_fields(part: Any) -> list[tuple[str, object]]:
-    found = []
-    for name, default in _defaults(type(part)):
-        value = getattr(part, name)
-        if value != default:
-            found.append((name, value))
-    return found
+_MOST_PIECES = 65536
 
 
 @functools.cache
-def _defaults(cls: type) -> tuple[tuple[str, object], ...]:
-    """Field names of a dataclass with their defaults (MISSING where there is none)."""
-    pairs = []
-    for item in dataclasses.fields(cls):
+def _canonical_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[_Pieces, ...]]:
+    """How to read the fields of a dataclass in sorted order, and the pieces of each."""
+    found = sorted(dataclasses.fields(cls), key=lambda item: item.name)
+    pieces = []
+    for item in found:
         made = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-        pairs.append((item.name, made))
-    return tuple(pairs)
+        pieces.append(_Pieces(item.name, _writer(_hints(cls)[item.name]), made))
+    return operator.attrgetter(*(item.name for item in found)), tuple(pieces)
+
+
+def _writer(hint: Any) -> Callable[[Any], str]:
+    """What turns a value of this type into canonical JSON."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (option,) = [option for option in typing.get_args(hint) if option is not type(None)]
+        write = _writer(option)
+        return lambda value: "null" if value is None else write(value)
+    if dataclasses.is_dataclass(hint):
+        return _canonical
+    if issubclass(hint, StrEnum):
+        return {member: json.dumps(member) for member in hint}.__getitem__
+    return _WRITERS[hint]
+
+
+_WRITERS: Mapping[type, Callable[[Any], str]] = {
+    bool: lambda value: "true" if value else "false",
+    int: int.__repr__,
+    # + 0.0: minus zero equals zero.
+    float: lambda value: float.__repr__(float(value) + 0.0),
+    str: json.encoder.encode_basestring_ascii,
+}
+
+
+def _plain(part: Any) -> dict[str, Any]:
+    read, names, nested = _plain_fields(part.__class__)
+    data = dict(zip(names, read(part), strict=True))
+    for name in nested:
+        data[name] = _plain(data[name])
+    return data
+
+
+@functools.cache
+def _plain_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[str, ...], tuple[str, ...]]:
+    names = tuple(item.name for item in dataclasses.fields(cls))
+    nested = tuple(name for name in names if dataclasses.is_dataclass(_hints(cls)[name]))
+    return operator.attrgetter(*names), names, nested
 
 
 @functools.cache

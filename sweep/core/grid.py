@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
+import math
+import operator
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from sweep.core.cell import (
     convert_value,
 )
 from sweep.core.conditions import Condition, ConditionError
-from sweep.core.rules import RuleError, Violation, first_violation
+from sweep.core.rules import Violation, first_violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +49,7 @@ _CELL = (
 _TRAINER = tuple(f"trainer.{item.name}" for item in fields(TrainerSettings))
 _DEFAULTS: Mapping[str, AxisValue] = {
     "dp_replicate": 1,
+    "dp_shard": AUTO,
     "tp": 1,
     "pp": 1,
     "cp": 1,
@@ -59,7 +62,10 @@ _DEFAULTS: Mapping[str, AxisValue] = {
     "compile": False,
     "activation_checkpointing": Checkpointing.NONE,
     "reshard_after_forward": False,
+    **{f"trainer.{name}": value for name, value in asdict(TrainerSettings()).items()},
 }
+_of_layout = operator.itemgetter(*_LAYOUT)
+_of_cell = operator.itemgetter(*_CELL)
 AXES: tuple[str, ...] = ("nodes", "gpus_per_node", "device", "model", "seq_len", *BatchKind, *_LAYOUT, *_CELL[4:])
 """Every axis but the trainer's settings, in the order in which tables show them."""
 DERIVED = ("gpus", "n_params", "global_batch")
@@ -136,6 +142,15 @@ class Expansion:
         return dict(Counter(rejection.rule for rejection in self.rejections).most_common())
 
 
+def axis_default(name: str) -> AxisValue:
+    """The value of an axis in a combination that does not name it.
+
+    Raises:
+        KeyError: If the axis has no default, as ``nodes`` has none.
+    """
+    return _DEFAULTS[name]
+
+
 def axis_names(batch_kind: BatchKind) -> tuple[str, ...]:
     """The axes that a grid with this batch rule may use, the trainer's settings included."""
     other = set(BatchKind) - {batch_kind}
@@ -176,7 +191,7 @@ def _normalise(name: str, value: object, models: Mapping[str, ModelShape]) -> Ax
 
 
 def _known(name: str, value: object, known: Mapping[str, object]) -> None:
-    if value in known:
+    if isinstance(value, str) and value in known:
         return
     near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
@@ -229,8 +244,9 @@ def expand(grid: Grid) -> Expansion:
             rejections.append(Rejection(axes=axes, rule=outcome.rule, reason=outcome.reason))
             continue
         identity = cell_id(outcome)
-        if cells.setdefault(identity, outcome) != outcome:
-            raise GridError(f"two different cells share the id {identity}: {cells[identity]} and {outcome}.")
+        known = cells.setdefault(identity, outcome)
+        if known is not outcome and known != outcome:
+            raise GridError(f"two different cells share the id {identity}: {known} and {outcome}.")
         points.append(Point(axes=axes, cell_id=identity))
     expansion = Expansion(points=tuple(points), rejections=tuple(rejections), cells=cells)
     if not points:
@@ -252,6 +268,21 @@ def _why_empty(grid: Grid, expansion: Expansion) -> str:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layout:
+    """What a combination comes to without the trainer's settings.
+
+    Attributes:
+        seen: What conditions see: the axes with ``auto`` settled, and the derived names; empty without conditions.
+        fields: Fields of the cell but for ``trainer``; empty where a rule is broken.
+        cell: The cell with the trainer's defaults, or the rule that is broken.
+    """
+
+    seen: Mapping[str, object]
+    fields: Mapping[str, Any]
+    cell: Cell | Violation
+
+
 class _Expander:
     """The normalised values of one grid, and how one combination becomes a cell."""
 
@@ -262,12 +293,24 @@ class _Expander:
         self._zips = [self._zip(group) for group in grid.zips]
         self._entries = [self._normalised(entry, "cells") for entry in grid.cells] or [{}]
         self._refuse_twice_named()
-        names = {*self._names, *DERIVED}
+        named = {*self._axes, *itertools.chain.from_iterable((*self._zips, *self._entries))}
+        self._settings_names = tuple(name for name in _TRAINER if name in named)
+        self._layout_names = tuple(name for name in self._names if name not in _TRAINER)
+        self._exclude = self._conditions(grid.exclude)
+        self._require = self._conditions(grid.require)
+        # Where conditions look at the layout alone, they are answered once for all settings of the trainer.
+        self._asks_settings = any({*_TRAINER} & asked.names for asked in (*self._exclude, *self._require))
+        self._layout_key = operator.itemgetter(*self._layout_names)
+        self._layout = self._resolve_layout
+        if self._settings_names:
+            # The trainer's axes come last in grid order, so that the same layout is asked for many times in a row.
+            self._layout = functools.lru_cache(maxsize=1024)(self._resolve_layout)
+
+    def _conditions(self, texts: Sequence[str]) -> list[Condition]:
         try:
-            self._exclude = [Condition(text, names) for text in grid.exclude]
-            self._require = [Condition(text, names) for text in grid.require]
+            return [Condition(text, {*self._names, *DERIVED}) for text in texts]
         except ConditionError as error:
-            raise GridError(f"grid {grid.name}: {error}") from error
+            raise GridError(f"grid {self._grid.name}: {error}") from error
 
     def _normalised(self, axes: Mapping[str, Sequence[AxisValue]], where: str) -> dict[str, tuple[AxisValue, ...]]:
         found = {}
@@ -292,7 +335,9 @@ class _Expander:
             if name not in self._names:
                 raise GridError(f"grid {self._grid.name}: zip names {self._unknown_axis(name)}")
         models = self._grid.models
-        return {name: tuple(normalise_axis(name, value, models) for value in group[name]) for name in group}
+        columns = [[normalise_axis(name, value, models) for value in values] for name, values in group.items()]
+        rows = dict.fromkeys(zip(*columns, strict=True))
+        return dict(zip(group, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(group, ())
 
     def _refuse_twice_named(self) -> None:
         seen = list(self._axes)
@@ -310,11 +355,12 @@ class _Expander:
                     )
 
     def combinations(self) -> Iterator[dict[str, AxisValue]]:
-        seen: set[tuple[tuple[str, AxisValue], ...]] = set()
+        """Every combination, in grid order and with the same axes; none twice."""
+        seen: set[tuple[AxisValue, ...]] = set()
         for entry in self._entries:
             for axes in self._product(entry):
                 if len(self._entries) > 1:
-                    key = tuple(sorted(axes.items()))
+                    key = tuple(axes.values())
                     if key in seen:
                         continue
                     seen.add(key)
@@ -326,20 +372,19 @@ class _Expander:
         zips = [group for group in self._zips if not set(group) & set(entry)]
         named = {*own, *itertools.chain.from_iterable(zips)}
         self._require_named(named)
-        base = {name: value for name, value in _DEFAULTS.items() if name not in named}
-        lists: list[list[tuple[tuple[str, AxisValue], ...]]] = [
-            [tuple((name, values[i]) for name, values in group.items()) for i in range(len(next(iter(group.values()))))]
-            for group in zips
-        ]
-        lists.extend([((name, value),) for value in own[name]] for name in sorted(own, key=self._names.index))
+        order = [name for name in self._names if name in own]
+        base = {name: None if name in named else axis_default(name) for name in self._layout_names}
+        base |= {name: None if name in named else axis_default(name) for name in self._settings_names}
+        rows = [list(zip(*group.values(), strict=True)) for group in zips]
+        rows += [[(value,) for value in own[name]] for name in order]
+        names = [*itertools.chain.from_iterable(zips), *order]
         fill_shard = "dp_shard" not in named
-        for chosen in itertools.product(*lists):
-            axes = dict(base)
-            for pairs in chosen:
-                axes.update(pairs)
-            if fill_shard:
+        for chosen in itertools.product(*rows):
+            axes = base.copy()
+            axes.update(zip(names, itertools.chain.from_iterable(chosen), strict=True))
+            if fill_shard and AUTO in (axes["dp_replicate"], axes["tp"], axes["pp"], axes["cp"]):
                 # FSDP over what the other degrees leave, unless another degree takes that.
-                axes["dp_shard"] = 1 if AUTO in (axes["dp_replicate"], axes["tp"], axes["pp"], axes["cp"]) else AUTO
+                axes["dp_shard"] = 1
             yield axes
 
     def _require_named(self, named: set[str]) -> None:
@@ -350,69 +395,77 @@ class _Expander:
 
     def resolve(self, axes: Mapping[str, AxisValue]) -> Cell | Violation:
         """The cell of one combination, or the rule that it breaks."""
-        values: dict[str, Any] = dict(axes)
-        gpus = values["nodes"] * values["gpus_per_node"]
-        try:
-            auto = None
-            _resolve_auto(values, gpus)
-        except RuleError as error:
-            auto = error.violation
-        shape = self._grid.models[values["model"]]
-        batch = _batch_rule(self._grid.batch_kind, values[self._grid.batch_kind]).global_batch(
-            gpus=gpus, seq_len=values["seq_len"]
-        )
-        if self._exclude or self._require:
-            left_out = self._left_out(
-                {**values, "gpus": gpus, "n_params": shape.n_params, "global_batch": float(batch)}
-            )
+        layout = self._layout(*self._layout_key(axes))
+        if self._asks_settings:
+            settings = {name: axes.get(name, axis_default(name)) for name in _TRAINER}
+            left_out = self._left_out({**layout.seen, **settings})
             if left_out is not None:
                 return left_out
-        if auto is not None:
-            return auto
-        if batch.denominator != 1:
-            return _broken_batch(self._grid.batch_kind, values, gpus, batch)
-        try:
-            cell = _cell(values, shape, batch.numerator)
-        except ValueError as error:
-            return Violation(rule="values", reason=str(error))
-        return first_violation(cell) or cell
+        if not self._settings_names or isinstance(layout.cell, Violation):
+            return layout.cell
+        trainer = _trainer_settings(*((name[8:], axes[name]) for name in self._settings_names))
+        return trainer if isinstance(trainer, Violation) else Cell(**layout.fields, trainer=trainer)
 
-    def _left_out(self, values: Mapping[str, object]) -> Violation | None:
+    def _resolve_layout(self, *layout: AxisValue) -> _Layout:
+        values: dict[str, Any] = dict(zip(self._layout_names, layout, strict=True))
+        kind, shape = self._grid.batch_kind, self._grid.models[values["model"]]
+        gpus = values["nodes"] * values["gpus_per_node"]
+        parallelism = _settled(gpus, *_of_layout(values))
+        batch = _global_batch(kind, values[kind], gpus, values["seq_len"])
+        seen: dict[str, object] = {}
+        if self._exclude or self._require:
+            if isinstance(parallelism, Parallelism):
+                values.update((name, getattr(parallelism, name)) for name in DEGREES)
+            seen = {**values, kind: _exact(values[kind])}
+            seen |= {"gpus": gpus, "n_params": shape.n_params, "global_batch": batch}
+            if not self._asks_settings and (left_out := self._left_out(seen)):
+                return _Layout(seen=seen, fields={}, cell=left_out)
+        if isinstance(parallelism, Violation):
+            return _Layout(seen=seen, fields={}, cell=parallelism)
+        if not isinstance(batch, int):
+            return _Layout(seen=seen, fields={}, cell=_broken_batch(kind, values, gpus, batch))
+        fields = _cell_fields(values, shape, parallelism, batch)
+        cell = Cell(**fields, trainer=_DEFAULT_TRAINER)
+        return _Layout(seen=seen, fields=fields, cell=first_violation(cell) or cell)
+
+    def _left_out(self, seen: Mapping[str, object]) -> Violation | None:
         # A condition on a degree that auto could not settle is not asked: the combination is rejected for that.
-        unsettled = {name for name in DEGREES if values[name] == AUTO}
+        unsettled = {name for name in DEGREES if seen[name] == AUTO}
         try:
-            for condition in self._exclude:
-                if not unsettled & condition.names and condition.holds(values):
-                    return Violation(rule="exclude", reason=f"excluded by the grid's condition: {condition.text}")
-            for condition in self._require:
-                if not unsettled & condition.names and not condition.holds(values):
-                    return Violation(rule="require", reason=f"does not meet the grid's condition: {condition.text}")
+            for asked in self._exclude:
+                if not unsettled & asked.names and asked.holds(seen):
+                    return Violation(rule="exclude", reason=f"excluded by the grid's condition: {asked.text}")
+            for asked in self._require:
+                if not unsettled & asked.names and not asked.holds(seen):
+                    return Violation(rule="require", reason=f"does not meet the grid's condition: {asked.text}")
         except ConditionError as error:
             raise GridError(f"grid {self._grid.name}: {error}") from error
         return None
 
 
-def _resolve_auto(values: dict[str, Any], gpus: int) -> None:
+@functools.lru_cache(maxsize=65536)
+def _settled(gpus: int, *layout: Any) -> Parallelism | Violation:
+    """The degrees with the number that ``auto`` comes to, or why there is none."""
+    values = dict(zip(_LAYOUT, layout, strict=True))
     automatic = [name for name in DEGREES if values[name] == AUTO]
-    if not automatic:
-        return
     if len(automatic) > 1:
-        raise RuleError(
-            Violation(rule="auto_degree", reason=f"{' and '.join(automatic)} are both auto. Only one degree can be.")
-        )
-    others = {name: values[name] for name in DEGREES if values[name] != AUTO}
-    product = functools.reduce(lambda left, right: left * right, others.values(), 1)
-    if gpus % product:
-        shown = " x ".join(f"{name}={value}" for name, value in others.items() if value != 1)
-        reason = (
-            f"{automatic[0]}=auto: {gpus} GPUs do not divide by {shown} = {product}. "
-            "Lower a degree or change the number of nodes."
-        )
-        raise RuleError(Violation(rule="auto_degree", reason=reason))
-    values[automatic[0]] = gpus // product
+        reason = f"{' and '.join(automatic)} are both auto. Only one degree can be what the others leave: set the rest."
+        return Violation(rule="auto_degree", reason=reason)
+    for name in automatic:
+        others = {other: values[other] for other in DEGREES if other != name}
+        product = math.prod(others.values())
+        if gpus % product:
+            shown = " x ".join(f"{other}={value}" for other, value in others.items() if value != 1)
+            reason = (
+                f"{name}=auto: {gpus} GPUs do not divide by {shown} = {product}. "
+                "Lower a degree or change the number of nodes."
+            )
+            return Violation(rule="auto_degree", reason=reason)
+        values[name] = gpus // product
+    return Parallelism(**values)
 
 
-def _broken_batch(kind: BatchKind, values: Mapping[str, Any], gpus: int, batch: Fraction) -> Violation:
+def _broken_batch(kind: BatchKind, values: Mapping[str, Any], gpus: int, batch: Fraction | int) -> Violation:
     reason = (
         f"{kind}={values[kind]} on {gpus} GPUs at seq_len={values['seq_len']} is a global batch of {batch} sequences. "
         "It must be a whole number: change the batch, the sequence length or the nodes."
@@ -420,41 +473,35 @@ def _broken_batch(kind: BatchKind, values: Mapping[str, Any], gpus: int, batch: 
     return Violation(rule="whole_batch", reason=reason)
 
 
-@functools.lru_cache(maxsize=4096)
-def _batch_rule(kind: BatchKind, value: AxisValue) -> BatchRule:
-    return BatchRule(kind=kind, value=Fraction(str(value)))
+def _exact(value: AxisValue) -> Fraction | int:
+    """A batch value as a number: fractions are kept as text, ``1/2``."""
+    return value if isinstance(value, int) else Fraction(str(value))
 
 
 @functools.lru_cache(maxsize=65536)
-def _parallelism(*layout: Any) -> Parallelism:
-    return Parallelism(**dict(zip(_LAYOUT, layout, strict=True)))
+def _global_batch(kind: BatchKind, value: AxisValue, gpus: int, seq_len: int) -> Fraction | int:
+    batch = BatchRule(kind=kind, value=Fraction(_exact(value))).global_batch(gpus=gpus, seq_len=seq_len)
+    return batch.numerator if batch.denominator == 1 else batch
 
 
-@functools.lru_cache(maxsize=4096)
-def _trainer_settings(*pairs: tuple[str, Any]) -> TrainerSettings:
-    return TrainerSettings(**dict(pairs))
+_DEFAULT_TRAINER = TrainerSettings()
 
 
-def _cell(values: Mapping[str, Any], shape: ModelShape, global_batch: int) -> Cell:
-    layout = _parallelism(*(values[name] for name in _LAYOUT))
-    named = [(name[8:], value) for name, value in values.items() if name.startswith("trainer.")]
-    settings = _trainer_settings(*sorted(named))
-    micro_batch = values["micro_batch"]
-    if micro_batch is None:
+@functools.lru_cache(maxsize=65536)
+def _trainer_settings(*pairs: tuple[str, Any]) -> TrainerSettings | Violation:
+    try:
+        return TrainerSettings(**dict(pairs))
+    except ValueError as error:
+        return Violation(rule="values", reason=str(error))
+
+
+def _cell_fields(
+    values: Mapping[str, Any], shape: ModelShape, parallelism: Parallelism, global_batch: int
+) -> dict[str, Any]:
+    """Every field of a cell but the trainer's settings."""
+    fields: dict[str, Any] = dict(zip(_CELL, _of_cell(values), strict=True))
+    if fields["micro_batch"] is None:
         # One micro-batch without a pipeline, single sequences with one; what does not divide fails its own rule.
-        micro_batch = 1 if layout.pp > 1 else max(1, global_batch // layout.data_ranks)
-    return Cell(
-        model=shape,
-        device=values["device"],
-        nodes=values["nodes"],
-        gpus_per_node=values["gpus_per_node"],
-        parallelism=layout,
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        seq_len=values["seq_len"],
-        precision=values["precision"],
-        compile=values["compile"],
-        activation_checkpointing=values["activation_checkpointing"],
-        reshard_after_forward=values["reshard_after_forward"],
-        trainer=settings,
-    )
+        fields["micro_batch"] = 1 if parallelism.pp > 1 else max(1, global_batch // parallelism.data_ranks)
+    fields["model"], fields["parallelism"], fields["global_batch"] = shape, parallelism, global_batch
+    return fields

@@ -67,35 +67,39 @@ def decide(
     history: History,
     rules: Mapping[Outcome, OutcomeRule] = OUTCOME_RULES,
 ) -> list[Action]:
-    """One action for every repeat of every cell, in the order of the cells."""
+    """One action for every repeat of every cell, in the order of the cells; a cell that is named twice counts once."""
     return [
         _decide_repeat(cell_id, repeat, history.of(cell_id, repeat), rules)
-        for cell_id in cells
+        for cell_id in dict.fromkeys(cells)
         for repeat in range(1, repeats + 1)
     ]
 
 
 def _decide_repeat(cell_id: str, repeat: int, past: RepeatHistory, rules: Mapping[Outcome, OutcomeRule]) -> Action:
-    def action(kind: ActionKind, attempt: int, reason: str, outcome: Outcome | None = None) -> Action:
-        return Action(kind=kind, cell_id=cell_id, repeat=repeat, attempt=attempt, reason=reason, outcome=outcome)
+    kind, attempt, reason, outcome = _decision(past, rules)
+    return Action(kind=kind, cell_id=cell_id, repeat=repeat, attempt=attempt, reason=reason, outcome=outcome)
 
+
+def _decision(past: RepeatHistory, rules: Mapping[Outcome, OutcomeRule]) -> tuple[ActionKind, int, str, Outcome | None]:
+    """Kind, attempt, reason and last outcome: a measurement stands, a flight is waited for, then the rules decide."""
+    if not past.attempts:
+        return ActionKind.SUBMIT, 1, "not run yet", None
     success = past.succeeded
     if success is not None:
-        return action(ActionKind.DONE, success.key.attempt, "measured", Outcome.SUCCEEDED)
+        return ActionKind.DONE, success.key.attempt, "measured", Outcome.SUCCEEDED
     flying = next((attempt for attempt in past.attempts if attempt.in_flight), None)
     if flying is not None:
-        return action(ActionKind.WAIT, flying.key.attempt, _waiting_for(flying))
+        return ActionKind.WAIT, flying.key.attempt, _waiting_for(flying), None
     last, following = past.last, past.highest_number + 1
-    if last is None:
-        return action(ActionKind.SUBMIT, following, "not run yet")
-    assert last.outcome is not None, "neither released nor in flight"
+    if last is None or last.outcome is None:
+        return ActionKind.SUBMIT, following, "not run yet", None
     if last.key.attempt <= past.reopened_after:
-        return action(ActionKind.RETRY, following, f"asked for again after {last.outcome}", last.outcome)
+        return ActionKind.RETRY, following, f"asked for again after {last.outcome}", last.outcome
     rule, used = rules[last.outcome], past.ended(last.outcome)
     if used <= rule.max_retries:
-        reason = f"{last.outcome}: retry {used} of {rule.max_retries} ({last.reason})"
-        return action(ActionKind.RETRY, following, reason, last.outcome)
-    return action(_KIND_AT_LAST[rule.disposition], last.key.attempt, _at_last(last, used), last.outcome)
+        reason = f"{last.outcome}: retry {used} of {rule.max_retries}" + (f" ({last.reason})" if last.reason else "")
+        return ActionKind.RETRY, following, reason, last.outcome
+    return _KIND_AT_LAST[rule.disposition], last.key.attempt, _at_last(last, used), last.outcome
 
 
 def _waiting_for(attempt: AttemptState) -> str:

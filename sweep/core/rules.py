@@ -5,6 +5,8 @@ Each rule looks at one cell and answers with the reason why it cannot run, or No
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from sweep.core.cell import Checkpointing, Precision, Schedule
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sweep.core.cell import Cell
+    from sweep.core.cell import Cell, Parallelism
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,30 +46,20 @@ def _world_size(cell: Cell) -> str | None:
     )
 
 
-def _divides(cell: Cell, what: str, size: int) -> str | None:
-    tp_degree = cell.parallelism.tp
-    if size % tp_degree == 0:
-        return None
-    return (
-        f"{cell.model.name} has {what}={size}, which does not divide by tp={tp_degree}. "
-        f"Choose a tp that divides {size}."
-    )
+def _by_tp(what: str) -> Callable[[Cell], str | None]:
+    """The rule that a size of the model divides over the tensor-parallel ranks."""
+    size_of = operator.attrgetter(what)
 
+    def rule(cell: Cell) -> str | None:
+        tp_degree, size = cell.parallelism.tp, size_of(cell.model)
+        if size % tp_degree == 0:
+            return None
+        return (
+            f"{cell.model.name} has {what}={size}, which does not divide by tp={tp_degree}. "
+            f"Choose a tp that divides {size}."
+        )
 
-def _heads_by_tp(cell: Cell) -> str | None:
-    return _divides(cell, "n_heads", cell.model.n_heads)
-
-
-def _kv_heads_by_tp(cell: Cell) -> str | None:
-    return _divides(cell, "n_kv_heads", cell.model.n_kv_heads)
-
-
-def _ffn_by_tp(cell: Cell) -> str | None:
-    return _divides(cell, "ffn_hidden", cell.model.ffn_hidden)
-
-
-def _vocab_by_tp(cell: Cell) -> str | None:
-    return _divides(cell, "vocab_size", cell.model.vocab_size)
+    return rule
 
 
 def _layers_by_pp(cell: Cell) -> str | None:
@@ -101,8 +93,8 @@ def _batch_by_data_ranks(cell: Cell) -> str | None:
 
 
 def _batch_by_micro_batch(cell: Cell) -> str | None:
-    share = cell.sequences_per_data_rank
-    if share.denominator != 1 or share.numerator % cell.micro_batch == 0:
+    share, rest = divmod(cell.global_batch, cell.parallelism.data_ranks)
+    if rest or share % cell.micro_batch == 0:
         return None
     return (
         f"{share} sequences a data-parallel rank do not divide by micro_batch={cell.micro_batch}. "
@@ -111,16 +103,22 @@ def _batch_by_micro_batch(cell: Cell) -> str | None:
 
 
 def _micro_batches_by_pp(cell: Cell) -> str | None:
-    count, layout = cell.grad_accum, cell.parallelism
-    if layout.pp == 1 or count.denominator != 1:
+    layout = cell.parallelism
+    if layout.pp == 1 or cell.grad_accum.denominator != 1:
         return None
+    count = cell.grad_accum.numerator
     if count < layout.pp:
         return (
             f"{count} micro-batches cannot fill a pipeline of pp={layout.pp}. "
             "Raise the batch, or lower micro_batch or pp."
         )
-    if layout.schedule in (Schedule.INTERLEAVED_1F1B, Schedule.INTERLEAVED_ZERO_BUBBLE) and count % layout.pp:
-        return f"{layout.schedule} needs its {count} micro-batches to be a multiple of pp={layout.pp}."
+    # As torch's interleaved schedules do: rounds of pp micro-batches or a few more each, all of one size.
+    rounds = count // layout.pp
+    if layout.schedule in (Schedule.INTERLEAVED_1F1B, Schedule.INTERLEAVED_ZERO_BUBBLE) and count % rounds:
+        return (
+            f"{layout.schedule} at pp={layout.pp} runs its {count} micro-batches in {rounds} rounds, which does not "
+            f"divide. Choose a batch or micro_batch that makes them a multiple of pp={layout.pp}."
+        )
     return None
 
 
@@ -155,7 +153,7 @@ def _schedule_by_pp(cell: Cell) -> str | None:
         return None
     return (
         f"{layout.schedule} runs {_STAGES_IN_WORDS[layout.schedule]} stage(s) a rank, "
-        f"not virtual_stages={layout.virtual_stages}."
+        f"not virtual_stages={layout.virtual_stages}. Change one of the two."
     )
 
 
@@ -163,7 +161,10 @@ def _async_tp(cell: Cell) -> str | None:
     layout = cell.parallelism
     if not layout.async_tp or (layout.tp > 1 and layout.sequence_parallel and cell.compile):
         return None
-    return "async_tp overlaps the collectives of sequence-parallel tp in compiled blocks: it needs tp > 1 and compile."
+    return (
+        f"async_tp at tp={layout.tp}, sequence_parallel={layout.sequence_parallel}, compile={cell.compile}: it "
+        "overlaps the collectives of sequence-parallel tp in compiled blocks. Set tp > 1, sequence_parallel, compile."
+    )
 
 
 def _precision_by_device(cell: Cell) -> str | None:
@@ -173,32 +174,41 @@ def _precision_by_device(cell: Cell) -> str | None:
 
 
 # What the trainer of this version cannot do yet, checked last: a cell that is impossible anyway says why.
-_NOT_YET: Mapping[str, Callable[[Cell], bool]] = {
-    "tp > 1": lambda cell: cell.parallelism.tp > 1,
-    "pp > 1": lambda cell: cell.parallelism.pp > 1,
-    "cp > 1": lambda cell: cell.parallelism.cp > 1,
-    "dp_replicate > 1 together with dp_shard > 1 (HSDP)": lambda cell: (
-        cell.parallelism.dp_replicate > 1 and cell.parallelism.dp_shard > 1
+_LAYOUTS_NOT_YET: Mapping[str, Callable[[Parallelism], bool]] = {
+    "tp > 1": lambda layout: layout.tp > 1,
+    "pp > 1": lambda layout: layout.pp > 1,
+    "cp > 1": lambda layout: layout.cp > 1,
+    "dp_replicate > 1 together with dp_shard > 1 (HSDP)": lambda layout: (
+        layout.dp_replicate > 1 and layout.dp_shard > 1
     ),
-    "precision fp16, float8 or mxfp8": lambda cell: cell.precision not in (Precision.FP32, Precision.BF16),
-    "compile": lambda cell: cell.compile,
-    "activation_checkpointing=selective": lambda cell: cell.activation_checkpointing is Checkpointing.SELECTIVE,
 }
+_PRECISIONS = (Precision.FP32, Precision.BF16)
+
+
+@functools.lru_cache(maxsize=65536)
+def _layout_features_not_yet(layout: Parallelism) -> tuple[str, ...]:
+    return tuple(feature for feature, is_asked in _LAYOUTS_NOT_YET.items() if is_asked(layout))
 
 
 def _trainer_cannot_yet(cell: Cell) -> str | None:
-    missing = [feature for feature, is_asked in _NOT_YET.items() if is_asked(cell)]
+    missing = _layout_features_not_yet(cell.parallelism)
+    if cell.precision not in _PRECISIONS:
+        missing += (f"precision={cell.precision}",)
+    if cell.compile:
+        missing += ("compile",)
+    if cell.activation_checkpointing is Checkpointing.SELECTIVE:
+        missing += ("activation_checkpointing=selective",)
     if not missing:
         return None
-    return f"the trainer of this version cannot run: {'; '.join(missing)}."
+    return f"the trainer of this version cannot run: {'; '.join(missing)}. Leave it out of the grid until it can."
 
 
 RULES: Mapping[str, Callable[[Cell], str | None]] = {
     "world_size": _world_size,
-    "heads_by_tp": _heads_by_tp,
-    "kv_heads_by_tp": _kv_heads_by_tp,
-    "ffn_by_tp": _ffn_by_tp,
-    "vocab_by_tp": _vocab_by_tp,
+    "heads_by_tp": _by_tp("n_heads"),
+    "kv_heads_by_tp": _by_tp("n_kv_heads"),
+    "ffn_by_tp": _by_tp("ffn_hidden"),
+    "vocab_by_tp": _by_tp("vocab_size"),
     "layers_by_pp": _layers_by_pp,
     "sequence_by_cp_tp": _sequence_by_cp_tp,
     "schedule_by_pp": _schedule_by_pp,
@@ -213,12 +223,7 @@ RULES: Mapping[str, Callable[[Cell], str | None]] = {
 
 def violations(cell: Cell) -> list[Violation]:
     """Every rule that the cell breaks, in the order of the book."""
-    found = []
-    for name, rule in RULES.items():
-        reason = rule(cell)
-        if reason is not None:
-            found.append(Violation(rule=name, reason=reason))
-    return found
+    return [Violation(rule=name, reason=reason) for name, rule in RULES.items() if (reason := rule(cell)) is not None]
 
 
 def first_violation(cell: Cell) -> Violation | None:
