@@ -165,7 +165,9 @@ def current_holder(run_dir: Path) -> Holder | None:
 def _is_alive(holder: Holder, path: Path) -> bool:
     if holder.host == socket.gethostname():
         try:
-            return abs(psutil.Process(holder.pid).create_time() - holder.started) < 1.0
+            process = psutil.Process(holder.pid)
+            # A killed process whose parent has not asked for its status is a zombie: it will not write any more.
+            return abs(process.create_time() - holder.started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
         except psutil.AccessDenied:

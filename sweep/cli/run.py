@@ -108,9 +108,19 @@ def _interrupted(session: Session, err: Console) -> int:
         return INTERRUPTED
     err.print("\ninterrupted; ending the running cells ...", highlight=False)
     session.scheduler.close()
-    Orchestrator(session).reconciler.settle()
+    _settle_interrupted(session)
     err.print(f"no process is left. {again}", highlight=False)
     return INTERRUPTED
+
+
+def _settle_interrupted(session: Session) -> None:
+    """Write down how the ended cells ended, so that status tells the truth before the run is taken up again."""
+    reconciler = Orchestrator(session).reconciler
+    deadline = session.clock.monotonic() + session.cluster.result_grace_s + 1
+    reconciler.settle()
+    while any(session.history.in_flight()) and session.clock.monotonic() < deadline:
+        session.clock.sleep(0.2)
+        reconciler.settle()
 
 
 def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) -> int:

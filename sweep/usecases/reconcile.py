@@ -220,6 +220,8 @@ class Reconciler:
 def _gpu_seconds(attempt: AttemptState, report: JobReport, launched: AttemptFile | None) -> float | None:
     """GPU-seconds that an attempt held, by the scheduler's times or else the launcher's; None where neither knows."""
     started, ended = report.started_at, report.ended_at
+    if report.phase is Phase.ENDED and started is None and launched is None:
+        return 0.0  # it ended before it began
     if (started is None or ended is None) and launched is not None:
         started, ended = launched.started_at, launched.ended_at
     if started is None or ended is None:

@@ -58,6 +58,15 @@ def test_the_lease_of_a_killed_process_is_taken_over_at_once(tmp_path: Path) -> 
     assert time.monotonic() - started < 5
 
 
+def test_a_killed_process_that_nobody_has_waited_for_holds_nothing(tmp_path: Path) -> None:
+    holder = _another_process_holds(tmp_path)
+    holder.kill()
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    with Lease(tmp_path) as lease:
+        lease.check()
+    holder.wait()
+
+
 def test_a_reused_pid_is_not_taken_for_the_holder(tmp_path: Path) -> None:
     body = {"host": module.socket.gethostname(), "pid": os.getpid(), "started": 1.0, "token": "old"}
     (tmp_path / LEASE_FILE).write_text(json.dumps(body))

@@ -369,3 +369,15 @@ def test_gpu_seconds_of_an_attempt_are_its_time_times_its_gpus(world: World) -> 
     world.run_to_the_end()
     used = {event.key.cell_id: event.gpu_seconds for event in _events(world, Ended)}
     assert {world.cells[name].gpus: seconds for name, seconds in used.items()} == {1: 100.0, 2: 200.0}
+
+
+def test_an_attempt_that_ended_before_it_began_used_nothing(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "CANCELLED by 1000", started_at=None)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    orchestrator.step()
+    assert [event.gpu_seconds for event in _events(world, Ended)] == [0.0]
