@@ -216,26 +216,26 @@ class LocalScheduler:
         return job if seen == job else self._save(seen)
 
     def _seen(self, job: LocalJob) -> LocalJob:
-        launched = tuple(one if one.is_over else self._look_at(one, job.marker) for one in job.launched)
+        launched = tuple(one if one.is_over else self._look_at(job, rank) for rank, one in enumerate(job.launched))
         if launched == job.launched:
             return job
         return replace(job, launched=launched, first_end_at=job.first_end_at or self._now())
 
-    def _look_at(self, one: Launched, marker: str) -> Launched:
+    def _look_at(self, job: LocalJob, rank: int) -> Launched:
+        one = job.launched[rank]
         child = self._children.get(one.pid)
         if child is not None:
             code = child.poll()
             return one if code is None else replace(one, is_over=True, exit_code=code)
-        if own_process(one.pid, start=one.started_at, marker=marker):
+        if own_process(one.pid, start=one.started_at, marker=job.marker):
             return one
-        return replace(one, is_over=True)
+        # Nobody can wait for another's child: how it ended is known only of node 0, which wrote it down.
+        return replace(one, is_over=True, exit_code=self._recorded_exit_code(job) if rank == 0 else None)
 
     def _how_it_ended(self, job: LocalJob) -> tuple[State, str]:
         """The state of a job that ended by itself, wholly or in part."""
         over = {rank: one.exit_code for rank, one in enumerate(job.launched) if one.is_over}
-        if 0 in over and over[0] is None:
-            over[0] = self._recorded_exit_code(job)
-        # Nobody can wait for another's child: a launcher that node 0 outlived by nothing may well have ended in order.
+        # Of a job that was taken over, the other nodes' launchers may well have ended in order.
         unseen = [rank for rank, code in over.items() if code is None and (rank == 0 or 0 not in over)]
         killed = [rank for rank, code in over.items() if code is not None and code < 0]
         if unseen or killed:

@@ -1,0 +1,24 @@
+"""A process that drives the local cluster until it is killed or interrupted: ``RUN_DIR SUBMISSION [--no-submit]``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from sweep.adapters.local import LocalScheduler
+from sweep.core.submission import Submission, submission_file
+from tests.stubs.jobs import cluster
+
+run_dir, name = Path(sys.argv[1]), sys.argv[2]
+made = Submission.parse((run_dir / submission_file(name)).read_text())
+scheduler = LocalScheduler(run_dir, cluster(), environ=os.environ, cores=2)
+try:
+    ids = scheduler.find(made) or scheduler.submit(made)
+    while True:
+        scheduler.poll(ids, since=0.0)
+        time.sleep(0.1)
+except KeyboardInterrupt:
+    scheduler.close()
+    print("closed", flush=True)

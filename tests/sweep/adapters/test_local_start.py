@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweep.adapters.local import LocalScheduler
+from sweep.adapters.local_jobs import LocalJob, new_job
+from sweep.adapters.local_start import MEMORY_PER_RANK_BYTES, has_room, launcher_command, launcher_environment
+from sweep.core.attempt import AttemptKey, Phase
+from sweep.core.record import attempt_dir
+from sweep.core.spec import LaunchSpec
+from sweep.core.submission import Submission
+from tests.stubs.jobs import cluster, key, stub_launch, submission
+
+BASE = Submission(
+    name="weak",
+    run_dir="/runs/weak",
+    created_at=0.0,
+    tasks=(key(),),
+    nodes=1,
+    gpus_per_node=1,
+    device_type="cpu",
+    walltime_min=10,
+    sources_dir="/snapshot",
+    sources_hash="abc",
+    launch=LaunchSpec(),
+)
+
+
+def job(*, nodes: int = 1, gpus_per_node: int = 1, device_type: str = "cpu") -> LocalJob:
+    made = replace(BASE, nodes=nodes, gpus_per_node=gpus_per_node, device_type=device_type)
+    return new_job(made, 0, now=1.0)
+
+
+def room(
+    new: LocalJob,
+    *running: LocalJob,
+    cores: int = 4,
+    max_concurrent: int | None = None,
+    available_bytes: int = 64 * MEMORY_PER_RANK_BYTES,
+) -> bool:
+    return has_room(new, running, max_concurrent=max_concurrent, cores=cores, available_bytes=available_bytes)
+
+
+def test_one_job_may_always_run() -> None:
+    assert room(job(nodes=16), cores=2, available_bytes=0)
+    assert room(job(nodes=16), cores=2, max_concurrent=1)
+
+
+def test_others_run_beside_it_while_every_rank_has_a_core() -> None:
+    assert room(job(nodes=2), job(nodes=2))
+    assert not room(job(nodes=2), job(nodes=2), job(nodes=1))
+    assert not room(job(nodes=1, gpus_per_node=3), job(nodes=2))
+
+
+def test_others_run_beside_it_only_while_memory_is_free() -> None:
+    assert room(job(nodes=2), job(), available_bytes=2 * MEMORY_PER_RANK_BYTES)
+    assert not room(job(nodes=2), job(), available_bytes=2 * MEMORY_PER_RANK_BYTES - 1)
+
+
+def test_the_users_limit_replaces_the_rule_of_cores() -> None:
+    assert room(job(nodes=4), job(nodes=4), max_concurrent=2, cores=1)
+    assert not room(job(), job(), max_concurrent=1, cores=64)
+
+
+def test_jobs_never_share_gpus_unless_the_user_says_so() -> None:
+    assert not room(job(device_type="cuda"), job())
+    assert not room(job(), job(device_type="cuda"))
+    assert room(job(device_type="cuda"), job(device_type="cuda"), max_concurrent=2)
+
+
+def test_a_launcher_is_told_its_place() -> None:
+    command = launcher_command(replace(job(nodes=2), python="py"), 1, Path("/runs/weak"))
+    assert command == [
+        *("py", "-m", "sweep.launch", "--submission", "/runs/weak/submissions/weak.json", "--index", "0"),
+        *("--node-rank", "1", "--job-id", "weak.0", "--hosts", "127.0.0.1,127.0.0.1", "--restart", "0"),
+    ]
+
+
+def test_a_launcher_runs_the_snapshots_code() -> None:
+    made = launcher_environment(job(), 0, {"PYTHONPATH": "/mine"})
+    assert made["PYTHONPATH"] == "/snapshot:/mine"
+    assert made["PYTHONSAFEPATH"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in made
+
+
+def test_nodes_on_one_machine_have_gpus_of_their_own() -> None:
+    gpus = job(nodes=2, gpus_per_node=2, device_type="cuda")
+    shares = [launcher_environment(gpus, rank, {})["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)]
+    assert shares == ["0,1", "2,3"]
+    given = {"CUDA_VISIBLE_DEVICES": "7,5,3,1"}
+    assert [launcher_environment(gpus, rank, given)["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)] == ["7,5", "3,1"]
+
+
+def test_two_jobs_have_different_marks() -> None:
+    assert new_job(BASE, 0, now=1.0).marker != new_job(replace(BASE, name="other"), 0, now=1.0).marker
+    assert new_job(BASE, 0, now=1.0).marker != new_job(replace(BASE, run_dir="/else"), 0, now=1.0).marker
+
+
+def run_all(run_dir: Path, scheduler: LocalScheduler, *made: Submission) -> dict[AttemptKey, tuple[float, float]]:
+    """When each attempt ran."""
+    ids = [job_id for each in made for job_id in scheduler.submit(each)]
+    deadline = time.monotonic() + 60
+    while any(report.phase is not Phase.ENDED for report in scheduler.poll(ids, since=0.0).values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    spans = {}
+    for task in (task for each in made for task in each.tasks):
+        folder = run_dir / attempt_dir(task)
+        began = json.loads((folder / "saw-0.json").read_text())["started_at"]
+        spans[task] = (began, json.loads((folder / "ended-0.json").read_text()))
+    return spans
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_jobs_run_in_the_order_of_their_submission_as_many_as_fit(tmp_path: Path, at_once: int) -> None:
+    tasks = tuple(key(attempt) for attempt in (3, 1, 2))
+    made = submission(tmp_path, stub_launch("works", "--sleep", "1"), tasks=tasks)
+    scheduler = LocalScheduler(tmp_path, cluster(max_concurrent_cells=at_once), environ=os.environ)
+    spans = run_all(tmp_path, scheduler, made)
+    first, second, third = (spans[task] for task in tasks)
+    assert (second[0] < first[1]) is (at_once == 2)
+    assert third[0] > min(first[1], second[1])
+    assert third[0] > max(first[0], second[0])
+
+
+def test_a_large_job_is_not_overtaken_by_small_ones(tmp_path: Path) -> None:
+    launch = stub_launch("works", "--sleep", "1")
+    small = submission(tmp_path, launch, name="a-small", tasks=(key(1),))
+    large = submission(tmp_path, launch, name="b-large", tasks=(key(2),), nodes=2)
+    late = submission(tmp_path, launch, name="c-late", tasks=(key(3),))
+    scheduler = LocalScheduler(tmp_path, cluster(), environ=os.environ, cores=2)
+    spans = run_all(tmp_path, scheduler, small, large, late)
+    assert spans[key(1)][1] < spans[key(2)][0]
+    assert spans[key(2)][1] < spans[key(3)][0]
+
+
+def test_jobs_inherit_nothing_from_an_enclosing_job(tmp_path: Path) -> None:
+    environ = {**os.environ, "SLURM_JOB_ID": "42", "SLURM_CPU_BIND": "mask", "RANK": "3", "OMP_NUM_THREADS": "3"}
+    scheduler = LocalScheduler(tmp_path, cluster(), environ=environ)
+    run_all(tmp_path, scheduler, submission(tmp_path, stub_launch("works")))
+    written = json.loads((tmp_path / attempt_dir(key()) / "attempt.json").read_text())
+    assert not [name for name in written["environment"] if name.startswith("SLURM") or name == "RANK"]
+    assert written["environment"]["OMP_NUM_THREADS"] == "3"
