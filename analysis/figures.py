@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullFormatter, NullLocator, PercentFormatter
 
 from analysis.export import figure_path, write_file
 from sweep.core.series import SeriesKind
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from analysis.table import Row, Table
+    from sweep.core.cell import AxisValue
 
 # Okabe and Ito's palette, told apart by colour-blind readers; yellow is left out, it does not show on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_IDEAL = "#777777"
-_HOLE = "#999999"
+_IDEAL: Any = {"color": "#777777", "linestyle": (0, (4, 2)), "linewidth": 0.9}
+_HOLE: Any = {"marker": "x", "color": "black", "linestyle": "none", "markersize": 5}
+_GREY = "#777777"
 _WIDTH_IN = 3.4  # one column of a two-column paper
 _MAX_BARS = 40
 _MAX_LEGEND = 24
@@ -121,9 +125,14 @@ def _curves(table: Table) -> Figure:
     for axis, panel in zip(axes, (upper, lower), strict=True):
         _panel(axis, panel, rows)
     _gpu_axis(axes[1], rows)
-    _mark_holes(axes[1], rows)
+    n_series, has_holes = len(_by_series(rows)), any(not row.is_measured for row in rows)
+    _mark_holes(axes[1], rows, is_named=n_series == 1)
     figure.align_ylabels(axes)
-    _annotate(figure, axes[0], table)
+    others = {"ideal": _IDEAL} if is_compared or any(row.is_baseline and row.is_measured for row in rows) else {}
+    if has_holes and n_series > 1:
+        others["not measured (see table)"] = _HOLE
+    _legend(figure, table, rows, others)
+    _footnote(figure, table, rows)
     return figure
 
 
@@ -140,7 +149,7 @@ def _panel(axis: Axes, panel: Panel, rows: Sequence[Row]) -> None:
     for index, (label, members) in enumerate(_by_series(rows).items()):
         points = [row for row in members if row.number(panel.column) is not None]
         if points:
-            _curve(axis, panel, points, label, index)
+            _curve(axis, panel, _with_gaps(members, points), label, index)
             shown += _ideal(axis, panel, members)
     axis.set_ylabel(panel.label)
     if panel.is_log:
@@ -149,28 +158,35 @@ def _panel(axis: Axes, panel: Panel, rows: Sequence[Row]) -> None:
         axis.set_ylim(0, 1.15 * max(shown, default=1.0))
         percent, number = PercentFormatter(1, decimals=0), FuncFormatter(lambda value, _: _short(value))
         axis.yaxis.set_major_formatter(percent if panel.is_percent else number)
+        if panel.is_percent:
+            axis.yaxis.set_major_locator(MultipleLocator(0.25 if max(shown) < 1.5 else 0.5))
+
+
+def _with_gaps(members: Sequence[Row], points: Sequence[Row]) -> list[Row]:
+    """The points and, where a number of GPUs has none, a hole: no line is drawn across what was not measured."""
+    filled = {row["gpus"] for row in points}
+    return [row for row in members if row in points or row["gpus"] not in filled]
 
 
 def _curve(axis: Axes, panel: Panel, points: Sequence[Row], label: str, index: int) -> None:
-    values = [row.number(panel.column) or 0.0 for row in points]
+    values = [math.nan if (value := row.number(panel.column)) is None else value for row in points]
     bounds = [_bounds(row, panel.column) for row in points]
     # Never below zero: a skewed distribution may put the estimate outside the percentile interval.
     errors = [
         [max(0.0, value - low) for value, (low, _) in zip(values, bounds, strict=True)],
         [max(0.0, high - value) for value, (_, high) in zip(values, bounds, strict=True)],
     ]
-    axis.errorbar(
-        [row.number("gpus") or 0.0 for row in points],
-        values,
-        yerr=errors,
-        label=label,
-        color=PALETTE[index % len(PALETTE)],
-        marker=MARKERS[index % len(MARKERS)],
-        linestyle=("-", "--", "-.", ":")[index // len(PALETTE) % 4],
-        capsize=2,
-        elinewidth=0.8,
-        zorder=3,
-    )
+    xs = [row.number("gpus") or 0.0 for row in points]
+    axis.errorbar(xs, values, yerr=errors, label=label, capsize=2, elinewidth=0.8, zorder=3, **_look(index))
+
+
+def _look(index: int) -> dict[str, Any]:
+    """Colour, marker and line of a series; they repeat together only after all of them."""
+    return {
+        "color": PALETTE[index % len(PALETTE)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": ("-", "--", "-.", ":")[index // len(PALETTE) % 4],
+    }
 
 
 def _bounds(row: Row, column: str) -> tuple[float, float]:
@@ -196,7 +212,7 @@ def _ideal(axis: Axes, panel: Panel, members: Sequence[Row]) -> list[float]:
     start = base.number("gpus") or 1.0
     xs = sorted({row.number("gpus") or 1.0 for row in members})
     ys = [value if panel.is_flat else value * x / start for x in xs]
-    axis.plot(xs, ys, color=_IDEAL, linestyle=(0, (4, 2)), linewidth=0.9, label="ideal", zorder=2)
+    axis.plot(xs, ys, zorder=2, **_IDEAL)
     return ys
 
 
@@ -238,29 +254,26 @@ def _gpu_axis(axis: Axes, rows: Sequence[Row]) -> None:
     axis.set_xlabel("GPUs")
 
 
-def _mark_holes(axis: Axes, rows: Sequence[Row]) -> None:
-    """A cross on the axis for every number of GPUs with a hole, and why."""
+def _mark_holes(axis: Axes, rows: Sequence[Row], *, is_named: bool) -> None:
+    """A cross on the axis for every number of GPUs with a hole, and its status where there is one series."""
     at: dict[float, list[str]] = {}
     for row in rows:
         if not row.is_measured:
             at.setdefault(row.number("gpus") or 1.0, []).append(str(row["status"]))
     for x, statuses in at.items():
-        axis.plot(
-            [x], [0], marker="x", color="black", markersize=5, transform=axis.get_xaxis_transform(), clip_on=False
-        )
-        words = [f"{statuses.count(word)} {word}" if len(statuses) > 1 else word for word in sorted(set(statuses))]
-        axis.annotate(
-            "\n".join(words),
-            (x, 0.0),
-            xycoords=axis.get_xaxis_transform(),
-            xytext=(0, 5),
-            textcoords="offset points",
-            rotation=90,
-            ha="center",
-            va="bottom",
-            fontsize=5.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
-        )
+        axis.plot([x], [0], transform=axis.get_xaxis_transform(), clip_on=False, **_HOLE)
+        if is_named:
+            axis.annotate(
+                "\n".join(sorted(set(statuses))),
+                (x, 0.0),
+                xycoords=axis.get_xaxis_transform(),
+                xytext=(0, 5),
+                textcoords="offset points",
+                rotation=90,
+                ha="center",
+                va="bottom",
+                fontsize=5.5,
+            )
 
 
 def _bars(table: Table) -> Figure:
@@ -284,18 +297,27 @@ def _bars(table: Table) -> Figure:
         ],
         error_kw={"elinewidth": 0.8, "capsize": 2},
     )
+    labels = [_percent_of_baseline(row) for row in rows]
     for index, (row, value, bar, (_, high)) in enumerate(zip(rows, values, bars, bounds, strict=True)):
-        text = f" {_percent_of_baseline(row)}" if row.is_measured else f" {row['status']}"
         bar.set_hatch("////" if row.is_baseline and row.is_measured else None)
         bar.set_edgecolor("white")
-        axis.text(max(value, high), index, text, va="center", fontsize=6, color="black" if value else _HOLE)
+        axis.text(
+            max(value, high),
+            index,
+            f" {labels[index] if row.is_measured else row['status']}",
+            va="center",
+            fontsize=6,
+            color="black" if value else _GREY,
+        )
     axis.set_yticks(range(len(rows)), [_configuration(table, row) for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_xlim(0, 1.22 * max(values))
     axis.grid(visible=False, axis="y")
-    axis.set_xlabel("tokens/s/GPU")
+    axis.set_xlabel("tokens/s/GPU (labels: share of the baseline's)" if any(labels) else "tokens/s/GPU")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    _annotate(figure, axis, table, shown=len(rows))
+    axis.set_title(textwrap.fill(", ".join(table.varied), 60), loc="left", fontsize=6.5)
+    is_cut = len(rows) < len(table.rows)
+    _footnote(figure, table, rows, f"the best {len(rows)} of {len(table.rows)} configurations" if is_cut else "")
     return figure
 
 
@@ -307,32 +329,51 @@ def _percent_of_baseline(row: Row) -> str:
 
 
 def _configuration(table: Table, row: Row) -> str:
-    names = [f"{name}={row.axes.get(name)}" for name in table.varied if row.axes.get(name) != "auto"]
-    return ", ".join(names) or str(row["cell"])
+    return ", ".join(_word(row.axes.get(name)) for name in table.varied) or str(row["cell"])
 
 
-def _annotate(figure: Figure, axis: Axes, table: Table, shown: int | None = None) -> None:
-    """The legend, where there is more than one thing to tell apart, and what a reader must know, below the panels."""
-    handles, labels = axis.get_legend_handles_labels()
-    named = {label: handle for handle, label in zip(handles, labels, strict=True) if label != "all"}
-    if named and len(named) <= _MAX_LEGEND:
-        longest = max(len(label) for label in named)
-        figure.legend(
-            named.values(),
-            named.keys(),
-            loc="outside upper center",
-            ncols=max(1, min(3, 60 // (longest + 8))),
-            frameon=False,
-        )
-    notes = []
-    if len(named) > _MAX_LEGEND:
-        notes.append(f"{len(named)} series; the table names them")
-    if shown is not None and shown < len(table.rows):
-        notes.append(f"the best {shown} of {len(table.rows)} configurations")
-    if any(row["oversubscribed"] is True for row in table.rows):
+def _word(value: AxisValue) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+def _series_name(table: Table, row: Row) -> str:
+    return ", ".join(_word(row.axes.get(name)) for name in table.series_axes)
+
+
+def _legend(figure: Figure, table: Table, rows: Sequence[Row], others: Mapping[str, Any]) -> None:
+    """Names the series by the values that tell them apart, and whatever else is drawn; nothing for nothing."""
+    series = _by_series(rows)
+    entries = {name: Line2D([], [], **look) for name, look in others.items()}
+    if 1 < len(series) <= _MAX_LEGEND:
+        named = {_series_name(table, members[0]): _look(index) for index, members in enumerate(series.values())}
+        entries = {name: Line2D([], [], **look) for name, look in named.items()} | entries
+    if not entries:
+        return
+    longest = max(len(name) for name in entries)
+    columns = max(1, min(4, len(entries), 64 // (longest + 7)))
+    figure.set_figheight(figure.get_figheight() + 0.14 * -(-len(entries) // columns))
+    title = ", ".join(table.series_axes) if len(series) > 1 else None
+    figure.legend(
+        entries.values(),
+        entries.keys(),
+        loc="outside upper center",
+        ncols=columns,
+        frameon=False,
+        title=title,
+        title_fontsize=6.5,
+    )
+
+
+def _footnote(figure: Figure, table: Table, rows: Sequence[Row], left_out: str = "") -> None:
+    """What a reader must know who sees nothing but the figure."""
+    notes = [left_out] if left_out else []
+    if len(_by_series(rows)) > _MAX_LEGEND:
+        notes.append(f"{len(_by_series(rows))} series; the table names them")
+    if any(row["oversubscribed"] is True for row in rows):
         notes.append("more ranks than devices or cores: a demonstration, not a measurement")
-    sources = [name for name in table.provenance.sources if name != "measured"]
-    if sources:
+    if table.provenance.sources != ("measured",):
         notes.append(f"source: {', '.join(table.provenance.sources)}")
     if notes:
         figure.supxlabel("\n".join(notes), fontsize=6, style="italic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from dataclasses import dataclass, field
@@ -27,19 +28,21 @@ from sweep.core.record import (
     Step,
     attempt_dir,
     parse_error,
+    restart_dir,
 )
 from sweep.core.sweep_file import SweepFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from pathlib import Path, PurePosixPath
 
     from analysis.bootstrap import FloatArray
     from sweep.core.cell import Cell
 
 _Record = TypeVar("_Record")
 # Folders are found by name and believed by content: a result counts only where its own key leads to its folder.
-_ATTEMPT = re.compile(r"repeat-(\d+)/attempt-(\d+)")
+_REPEAT = re.compile(r"repeat-(\d\d+)")
+_ATTEMPT = re.compile(r"attempt-(\d\d+)")
 _RESTART = re.compile(r"restart-(\d+)")
 
 
@@ -173,30 +176,39 @@ def _read_ledger(path: Path) -> tuple[History, list[str]]:
 
 
 def _strangers(run_dir: Path, sweep: SweepFile) -> list[str]:
-    cells = run_dir / CELLS_DIR
-    names = {path.name for path in cells.iterdir() if path.is_dir()} if cells.is_dir() else set()
-    unknown = sorted(names - set(sweep.cells))
+    unknown = sorted(set(_names(run_dir / CELLS_DIR)) - set(sweep.cells))
     return [f"{CELLS_DIR}/{name} belongs to no cell of {SWEEP_FILE} and was not read" for name in unknown]
 
 
 def _attempts(run_dir: Path, cell_id: str) -> Iterator[AttemptKey]:
     root = run_dir / CELLS_DIR / cell_id
-    for path in sorted(root.glob("repeat-*/attempt-*")) if root.is_dir() else ():
-        match = _ATTEMPT.fullmatch(path.relative_to(root).as_posix())
-        if match:
-            key = AttemptKey(cell_id=cell_id, repeat=int(match[1]), attempt=int(match[2]))
-            if run_dir / attempt_dir(key) == path:
-                yield key
+    found = [
+        (AttemptKey(cell_id=cell_id, repeat=int(repeat[1]), attempt=int(attempt[1])), name, inner)
+        for name in _names(root)
+        if (repeat := _REPEAT.fullmatch(name))
+        for inner in _names(root / name)
+        if (attempt := _ATTEMPT.fullmatch(inner))
+    ]
+    for key, name, inner in sorted(found, key=lambda item: (item[0].repeat, item[0].attempt)):
+        if attempt_dir(key).parts[-2:] == (name, inner):
+            yield key
+
+
+def _names(folder: Path) -> list[str]:
+    """What a folder holds, sorted; nothing where it is not there (or no longer: the sweep may be running)."""
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _read_attempt(run_dir: Path, key: AttemptKey, cell: Cell) -> AttemptFiles:
     relative = attempt_dir(key)
     files = AttemptFiles(key=key, folder=relative.as_posix())
     reader = _Reader(run_dir=run_dir, files=files, cell=cell)
-    reader.read(run_dir / relative, 0)
-    restarts = [match for path in (run_dir / relative).glob("restart-*") if (match := _RESTART.fullmatch(path.name))]
-    for match in sorted(restarts, key=lambda match: int(match[1])):
-        reader.read(run_dir / relative / match[0], int(match[1]))
+    names = reader.read(relative, 0)
+    for restart in sorted(int(match[1]) for name in names if (match := _RESTART.fullmatch(name))):
+        reader.read(restart_dir(relative, restart), restart)
     return files
 
 
@@ -208,13 +220,13 @@ class _Reader:
     files: AttemptFiles
     cell: Cell
 
-    def read(self, folder: Path, restart: int) -> None:
-        """Take one folder in: that of the attempt, or of a restart."""
-        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    def read(self, folder: PurePosixPath, restart: int) -> list[str]:
+        """Take one folder in, that of the attempt or of a restart; the names that it holds."""
+        names = _names(self.run_dir / folder)
         if ATTEMPT_FILE in names:
             self._keep(folder / ATTEMPT_FILE, _parse_launch, self.files.launches)
-        for path in sorted(folder.glob(ERROR_GLOB)):
-            self._keep(path, _parse_rank_error, self.files.errors)
+        for name in fnmatch.filter(names, ERROR_GLOB):
+            self._keep(folder / name, _parse_rank_error, self.files.errors)
         if PROGRESS_FILE in names:
             progress: list[Progress] = []
             self._keep(folder / PROGRESS_FILE, Progress.parse, progress)
@@ -224,15 +236,16 @@ class _Reader:
             self._keep(folder / RESULT_FILE, lambda text: self._result(text, restart), results)
             for result in results:
                 times = self._step_times(folder / STEPS_FILE, result)
-                where = folder.relative_to(self.run_dir).as_posix()
+                where = folder.as_posix()
                 self.files.measurements.append(Measurement(result=result, folder=where, step_times_s=times))
+        return names
 
-    def _report(self, path: Path, problem: object) -> None:
-        self.files.problems.append(f"{path.relative_to(self.run_dir).as_posix()}: {problem}")
+    def _report(self, path: PurePosixPath, problem: object) -> None:
+        self.files.problems.append(f"{path}: {problem}")
 
-    def _keep(self, path: Path, parse: Callable[[str], _Record], into: list[_Record]) -> None:
+    def _keep(self, path: PurePosixPath, parse: Callable[[str], _Record], into: list[_Record]) -> None:
         try:
-            into.append(parse(_text(path)))
+            into.append(parse(_text(self.run_dir / path)))
         except (OSError, RecordError) as error:
             self._report(path, error)
 
@@ -244,9 +257,9 @@ class _Reader:
         _check_against(result, self.cell)
         return result
 
-    def _step_times(self, path: Path, result: Result) -> FloatArray:
+    def _step_times(self, path: PurePosixPath, result: Result) -> FloatArray:
         try:
-            lines = _text(path).splitlines()
+            lines = _text(self.run_dir / path).splitlines()
         except OSError as error:
             self._report(path, f"cannot be read ({error.strerror}); no step times")
             return np.empty(0)

@@ -58,11 +58,13 @@ class Scaled:
     """The standing of every entry, in their order.
 
     Attributes:
+        axes: The axes that tell the series apart.
         standings: One an entry.
         notes: Why whole series have no speed-up, and what to know of those that have.
         refusals: Series without a speed-up because they mix what must not be mixed.
     """
 
+    axes: tuple[str, ...]
     standings: tuple[Standing, ...]
     notes: tuple[str, ...]
     refusals: tuple[str, ...]
@@ -89,7 +91,7 @@ def scale(entries: Sequence[Entry], spec: SeriesSpec, *, mix_fingerprints: bool 
             compared = _compare(group, label, spec, baseline)
         for index, standing in zip(indices, compared, strict=True):
             standings[index] = standing
-    return Scaled(standings=tuple(standings), notes=tuple(notes), refusals=tuple(refusals))
+    return Scaled(axes=names, standings=tuple(standings), notes=tuple(notes), refusals=tuple(refusals))
 
 
 def _mixture(group: Sequence[Entry], mix_fingerprints: bool) -> tuple[str, str]:

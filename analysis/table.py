@@ -94,7 +94,7 @@ _LEFT_OUT = ("exclude", "require")
 """Rules of combinations that the grid itself leaves out: counted, but no rows."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Row:
     """One grid point.
 
@@ -152,6 +152,7 @@ class Table:
         sweep: What was asked for.
         columns: Names, in order.
         varied: The axes that vary.
+        series_axes: Those that tell the series apart.
         rows: By series, then GPUs, then the order of the grid.
         holes: How many rows have which status other than measured.
         left_out: How many combinations the grid's own conditions left out.
@@ -164,6 +165,7 @@ class Table:
     sweep: SweepFile
     columns: tuple[str, ...]
     varied: tuple[str, ...]
+    series_axes: tuple[str, ...]
     rows: tuple[Row, ...]
     holes: Mapping[str, int]
     left_out: int
@@ -198,6 +200,7 @@ def build(run: RunData, *, mix_fingerprints: bool = False) -> Table:
         sweep=sweep,
         columns=(*(name for name in varied if name not in COLUMNS), *COLUMNS),
         varied=varied,
+        series_axes=scaled.axes,
         rows=tuple(rows),
         holes=Counter(str(row["status"]) for row in rows if not row.is_measured),
         left_out=len(sweep.rejections) - len(rejections),
