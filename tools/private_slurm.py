@@ -30,7 +30,7 @@ if __package__ in (None, ""):  # run as a script: the path then starts with tool
     sys.path.insert(0, str(ROOT))
 
 from tools.slurmbox.cluster import Cluster, Status  # noqa: E402 - needs the path above
-from tools.slurmbox.errors import CannotRunHereError, PrivateSlurmError  # noqa: E402 - needs the path above
+from tools.slurmbox.errors import BadRequestError, CannotRunHereError, PrivateSlurmError  # noqa: E402 - needs the path above
 
 __all__ = ["DEFAULT_DIR", "CannotRunHereError", "Cluster", "PrivateSlurmError", "Status", "main"]
 
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return VERBS[options.verb](cluster, options)
     except PrivateSlurmError as error:
         print(f"private-slurm: {error}", file=sys.stderr)
-        return 2 if isinstance(error, CannotRunHereError) else 1
+        return 2 if isinstance(error, (BadRequestError, CannotRunHereError)) else 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,13 +58,12 @@ class SlurmUnderTest:
 
     def wait_ended(self, job_id: str, timeout_s: float = 60) -> str:
         """Wait until accounting has seen the end of a job; returns its state."""
-        ended = lambda: self.sacct_state(job_id) not in UNFINISHED  # noqa: E731 - one use, next line
-        self._wait(ended, f"job {job_id} does not end", timeout_s)
+        self._wait(lambda: self.sacct_state(job_id) not in UNFINISHED, f"job {job_id} does not end", timeout_s)
         return self.sacct_state(job_id)
 
-    def _wait(self, check: object, what: str, timeout_s: float) -> None:
+    def _wait(self, check: Callable[[], bool], what: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while not check():  # type: ignore[operator]
+        while not check():
             assert time.monotonic() < deadline, f"{what} after {timeout_s:g} s: {self.run('squeue', '--states=all')}"
             time.sleep(0.2)
 
@@ -109,10 +108,10 @@ def environment_for(cluster: Cluster) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(foreign)} | cluster.env()
 
 
-def bring_up(cluster: Cluster, **options: int) -> bool:
+def bring_up(cluster: Cluster) -> None:
     """Bring a cluster up; skip the test (or fail it, under REQUIRE_SLURM=1) where that cannot be."""
     try:
-        return cluster.up(**options)
+        cluster.up()
     except CannotRunHereError as error:
         if os.environ.get("REQUIRE_SLURM") == "1":
             pytest.fail(f"REQUIRE_SLURM=1, but there is no Slurm: {error}", pytrace=False)

@@ -35,6 +35,7 @@ from tools.slurmbox.settings import (
 
 ACCOUNT = "sweep"
 TEST_JOB = "slurm-up"
+SET_NOT_KEPT = "What --set asked for is not kept: `up` without it goes back to what was before."
 READY_STATES = frozenset({"idle", "mixed", "allocated", "completing", "reserved", "planned"})
 RESUMABLE_STATES = frozenset({"down", "drained", "draining", "fail", "failing", "error"})
 
@@ -165,7 +166,12 @@ class Cluster:
             if self._is_up_as(wanted):
                 return False
             ensure_packages(RUN_ROOT / "apt.lock", self._say)
-            self._bring_up(wanted)
+            try:
+                self._bring_up(wanted)
+            except PrivateSlurmError as error:
+                if set_values:
+                    raise PrivateSlurmError(f"{error}\n{SET_NOT_KEPT}") from error
+                raise
         return True
 
     def _wanted(self, sizes: Mapping[str, int], changes: Mapping[str, str | None]) -> Settings:
@@ -178,7 +184,9 @@ class Cluster:
         if wanted != read_settings(self.layout) or wanted.first_port is None or missing_packages():
             return False
         readable = {k: v for k, v in render(wanted, self.layout).items() if k != "slurmdbd.conf"}
-        return all(self._has_file(name, text) for name, text in readable.items()) and self.status().up
+        if not all(self._has_file(name, text) for name, text in readable.items()) or not self.status().up:
+            return False
+        return os.geteuid() != 0 or self._has_accounts()  # another user may have come with sudo
 
     def _has_file(self, name: str, text: str) -> bool:
         """True if DIR/etc/NAME holds exactly this text."""
@@ -211,7 +219,7 @@ class Cluster:
                 f"--dir {root}: exists, is not empty and holds no private Slurm. Name a new or empty directory."
             )
         root.mkdir(parents=True, exist_ok=True)
-        write_settings(self.layout, settings)
+        write_settings(self.layout, replace(settings, overrides={}))  # kept once they have worked
 
     def _make_directories(self, settings: Settings) -> None:
         """Create what the daemons expect in DIR; slurmd stops if its spool directory is missing."""
@@ -272,7 +280,9 @@ class Cluster:
                 self._keeper.stop(name)
 
     def _ensure_accounts(self) -> None:
-        """Cluster, account, users and the qualities of service low < high; all may exist already."""
+        """Cluster, account, users and the qualities of service low < high; some may exist already."""
+        if self._has_accounts():  # asking is quick, changing is not
+            return
         self._sacctmgr("add", "cluster", CLUSTER_NAME)
         self._sacctmgr("add", "account", ACCOUNT, f"Cluster={CLUSTER_NAME}")
         self._sacctmgr("add", "qos", "low", "preemptmode=requeue")
@@ -281,6 +291,13 @@ class Cluster:
             self._sacctmgr("add", "user", user, f"Account={ACCOUNT}", "AdminLevel=Admin")
             words = (f"defaultaccount={ACCOUNT}", "qos=normal,low,high", "defaultqos=normal")
             self._sacctmgr("modify", "user", user, "set", *words)
+
+    def _has_accounts(self) -> bool:
+        """True if the users have their account and the qualities of service exist."""
+        ask = ("sacctmgr", "-n", "-P", "show")
+        users = self.run(*ask, "user", "format=user,defaultaccount").stdout.splitlines()
+        qos = self.run(*ask, "qos", "format=name,preempt").stdout.splitlines()
+        return {f"{user}|{ACCOUNT}" for user in _users()} <= set(users) and {"low|", "high|low"} <= set(qos)
 
     def _sacctmgr(self, *words: str) -> None:
         """Change the accounting database; what is already so is fine."""

@@ -9,3 +9,7 @@ class PrivateSlurmError(Exception):
 
 class CannotRunHereError(PrivateSlurmError):
     """This machine or user cannot run a private Slurm at all (not root, not Debian, packages missing)."""
+
+
+class BadRequestError(PrivateSlurmError):
+    """What was asked for cannot be, on any machine."""

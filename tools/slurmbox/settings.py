@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tools.slurmbox.errors import PrivateSlurmError
+from tools.slurmbox.errors import BadRequestError, PrivateSlurmError
 from tools.slurmbox.process import SYSTEM_PATH, write_file
 
 RUN_ROOT = Path("/run/private-slurm")
@@ -60,7 +60,7 @@ class Settings:
         for name, low, high in (("nodes", 1, 64), ("gpus_per_node", 0, 64), ("cpus_per_node", 1, 1024)):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise PrivateSlurmError(f"{name}={value}: a private Slurm takes {low} to {high}. Change it.")
+                raise BadRequestError(f"{name}={value}: a private Slurm takes {low} to {high}. Change it.")
         for key, value in self.overrides.items():
             _check_override(key, value)
 
@@ -85,9 +85,9 @@ class Settings:
 def _check_override(key: str, value: str) -> None:
     """Raise if KEY=VALUE cannot be a line of slurm.conf or is owned by the layout."""
     if not re.fullmatch(r"[A-Za-z]\w*", key) or "\n" in value or "#" in value:
-        raise PrivateSlurmError(f"--set {key}={value}: not a line of slurm.conf. Write KEY=VALUE.")
+        raise BadRequestError(f"--set {key}={value}: not a line of slurm.conf. Write KEY=VALUE.")
     if key.lower() in OWNED_KEYS:
-        raise PrivateSlurmError(f"--set {key}: fixed by the private Slurm's own layout. Leave it out.")
+        raise BadRequestError(f"--set {key}: fixed by the private Slurm's own layout. Leave it out.")
 
 
 def changed_overrides(known: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -236,7 +236,7 @@ def _behaviour_settings(settings: Settings) -> dict[str, str]:
         "TaskPlugin": "task/none",
         "MpiDefault": "none",
         "ReturnToService": "2",
-        "MessageTimeout": "30",
+        "MailProg": "/bin/true",
         "PropagateResourceLimits": "NONE",
         "SchedulerType": "sched/backfill",
         # Slurm batches its scheduling for thousands of jobs; here a job should start within a second.
