@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweep.config.errors import ConfigError, did_you_mean, listed
@@ -179,8 +179,8 @@ def values_of(where: str, value: object) -> tuple[AxisValue, ...]:
 def override(grid: Declared, given: Values) -> Declared:
     """The grid with the command line's values for some axes.
 
-    One value takes an axis out of its zip; a list must be as long as the zip. In explicit cells the value takes the
-    place of theirs.
+    One value takes an axis out of its zip; a list must be as long as the zip, unless all its other axes have left it.
+    In explicit cells the value takes the place of theirs.
 
     Raises:
         ConfigError: If a list does not fit a zip, or a second degree would be ``auto``.
@@ -190,32 +190,24 @@ def override(grid: Declared, given: Values) -> Declared:
     axes = {**grid.axes, **given}
     zips = []
     for group in grid.zips:
-        kept = {name: _zipped(name, values, given, group) for name, values in group.items()}
-        for name in kept:
-            if name in given and len(given[name]) > 1:
-                axes.pop(name)
-        zips.append({name: values for name, values in kept.items() if len(given.get(name, (0, 0))) > 1})
+        # One value fixes an axis and leaves the zip; what is left alone in it is not zipped any more.
+        open_axes = {name: values for name, values in group.items() if len(given.get(name, ())) != 1}
+        if len(open_axes) == 1 and set(open_axes) <= set(given):
+            continue
+        zips.append({name: _zipped(name, values, given, open_axes) for name, values in open_axes.items()})
+        axes = {name: values for name, values in axes.items() if name not in given or name not in open_axes}
     cells = tuple({name: values for name, values in cell.items() if name not in given} for cell in grid.cells)
-    changed = Declared(
-        batch_kind=grid.batch_kind,
-        axes=axes,
-        zips=tuple(group for group in zips if group),
-        cells=cells,
-        exclude=grid.exclude,
-        require=grid.require,
-        series=grid.series,
-        repeats=grid.repeats,
-    )
+    changed = replace(grid, axes=axes, zips=tuple(group for group in zips if group), cells=cells)
     _refuse_second_auto(changed, given)
     return changed
 
 
 def _zipped(name: str, values: tuple[AxisValue, ...], given: Values, group: Values) -> tuple[AxisValue, ...]:
     asked = given.get(name, values)
-    if len(asked) in (1, len(values)):
+    if len(asked) == len(values):
         return asked
     raise ConfigError(
-        f"{name}={_shown(asked)} has {len(asked)} values, but the grid zips {' with '.join(group)}, "
+        f"{name}={_shown(asked)} has {len(asked)} values, but the grid zips {' with '.join(group)}: "
         f"{len(values)} values each. Give {len(values)} values, or one for all of them."
     )
 

@@ -16,13 +16,17 @@ class ConfigError(ValueError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """``Did you mean X or Y? ``, or nothing where no known word is near."""
+    near = nearest(word, known)
+    return f"Did you mean {' or '.join(near)}? " if near else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """The known words that are about as near as the nearest, at most three; else those that begin with the word."""
     names = sorted(known)
     scores = {name: difflib.SequenceMatcher(None, word.lower(), name.lower()).ratio() for name in names}
     best = max(scores.values(), default=0.0)
-    # Keys of one group share a long prefix: only what is about as near as the nearest is worth naming.
-    near = [name for name in names if scores[name] >= max(0.6, best - 0.08)]
-    near = sorted(near, key=lambda name: -scores[name])[:3] or [name for name in names if word and word in name][:3]
-    return f"Did you mean {' or '.join(near)}? " if near else ""
+    near = sorted((name for name in names if scores[name] >= max(0.6, best - 0.08)), key=lambda name: -scores[name])
+    return (near or [name for name in names if word and name.startswith(word)])[:3]
 
 
 def listed(names: Iterable[str]) -> str:

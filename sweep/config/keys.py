@@ -8,7 +8,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sweep.config.errors import ConfigError, did_you_mean, listed
+from sweep.config.errors import ConfigError, did_you_mean, listed, nearest
 from sweep.core.cell import TrainerSettings
 from sweep.core.grid import AXES
 from sweep.core.model import FlopConvention
@@ -97,8 +97,18 @@ def check_key(key: str) -> None:
         )
     if key.startswith("hydra."):
         raise ConfigError(f"{key}: Hydra's own settings have no meaning here. For files of your own use --config-dir.")
-    near = did_you_mean(key, known).strip() or _hint(key, known)
+    near = _nearest(key, known).strip() or _hint(key, known)
     raise ConfigError(f"There is no key {key!r}. {near}")
+
+
+def _nearest(key: str, known: set[str]) -> str:
+    # Long common prefixes make all keys of a group look alike: below a known parent only the last word is compared.
+    parent, dot, word = key.rpartition(".")
+    siblings = [name.removeprefix(f"{parent}.") for name in known if name.rpartition(".")[0] == parent]
+    if not dot or not siblings:
+        return did_you_mean(key, known)
+    near = nearest(word, siblings)
+    return f"Did you mean {' or '.join(f'{parent}.{name}' for name in near)}? " if near else ""
 
 
 def _hint(key: str, known: set[str]) -> str:
@@ -121,7 +131,7 @@ def check_fields(data: Mapping[str, Any], known: Collection[str], where: str) ->
     Raises:
         ConfigError: Naming the nearest keys.
     """
-    for key in data:
+    for key in map(str, data):
         if key not in known:
             raise ConfigError(f"{where} has the unknown key {key!r}. {did_you_mean(key, known)}Known: {listed(known)}.")
 
