@@ -41,12 +41,12 @@ CLASSIFICATION: tuple[tuple[ErrorClass, re.Pattern[str]], ...] = tuple(
         (ErrorClass.DEVICE, r"illegal memory access|illegal instruction|misaligned address|\bECC\b|\bXid\b"),
         (ErrorClass.DEVICE, r"fallen off the bus|fell off the bus|GPU is lost|unspecified launch failure"),
         (ErrorClass.DEVICE, r"(devices are|device is) busy or unavailable|No CUDA GPUs are available"),
-        (ErrorClass.DEVICE, r"CUDA unknown error|hardware stack error|system not yet initialized"),
+        (ErrorClass.DEVICE, r"CUDA unknown error|hardware stack error"),
         (ErrorClass.COMMUNICATION, r"Dist(Network|Store|Backend)Error"),
         (ErrorClass.COMMUNICATION, r"\bNCCL\b|ncclRemoteError|ncclSystemError|ncclInternalError"),
-        (ErrorClass.COMMUNICATION, r"gloo|Connection (closed by|reset by|refused)|Broken pipe|socket timeout"),
+        (ErrorClass.COMMUNICATION, r"\bgloo\b|Connection (closed by|reset by|refused)|Broken pipe|socket timeout"),
         (ErrorClass.COMMUNICATION, r"Watchdog caught collective|Timed out waiting \d+ms|wait timeout after"),
-        (ErrorClass.COMMUNICATION, r"client socket has timed out|failed to recv, got 0 bytes"),
+        (ErrorClass.COMMUNICATION, r"client socket has timed out"),
     )
 )
 

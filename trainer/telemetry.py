@@ -30,7 +30,6 @@ _EVENT_COUNTERS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
     "NVML_FI_DEV_PERF_POLICY_THERMAL": "thermal_slowdown",
     "NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT": "board_limit",
-    "NVML_FI_DEV_PERF_POLICY_RELIABILITY": "reliability",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN": "sw_thermal_slowdown",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal_slowdown",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",

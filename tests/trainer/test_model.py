@@ -111,7 +111,7 @@ def test_the_loss_of_an_untrained_model_is_that_of_guessing() -> None:
     model = built(DEBUG)
     tokens = torch.randint(0, 512, (4, 17), generator=torch.Generator().manual_seed(0))
     loss = token_loss_sum(model(tokens[:, :-1]), tokens[:, 1:]) / (4 * 16)
-    assert float(loss) == pytest.approx(6.238, abs=0.1)
+    assert loss.item() == pytest.approx(6.238, abs=0.1)
 
 
 def test_the_rotary_table_is_not_saved() -> None:

@@ -113,14 +113,14 @@ def test_running_at_a_lowered_power_limit_is_throttling(nvml: FakeNvml) -> None:
 
 
 def test_a_device_that_nvml_does_not_know_has_no_probe(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]  # stands in for the module
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert open_probe(UUID) is not None
     assert open_probe("MIG-1") is None
 
 
 def test_without_a_driver_there_is_no_probe(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.unsupported = {"nvmlInit"}
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]  # stands in for the module
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert open_probe(UUID) is None
 
 

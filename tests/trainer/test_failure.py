@@ -1,0 +1,164 @@
+"""Which error is of which kind, and which rank says it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from sweep.core.attempt import ErrorClass
+from sweep.core.record import node_error, parse_error, rank_error, render_error
+from trainer.failure import (
+    CLASSIFICATION,
+    Reporter,
+    Whereabouts,
+    classify,
+    classify_text,
+    living_children,
+)
+from trainer.ranks import Ranks
+
+_GOLDEN = Path(__file__).parent / "golden" / "error_messages.json"
+MESSAGES = [
+    (ErrorClass(name), text)
+    for name, texts in json.loads(_GOLDEN.read_text(encoding="utf-8"))["messages"].items()
+    for text in texts
+]
+
+
+@pytest.mark.parametrize(("expected", "text"), MESSAGES, ids=[text[:60] for _, text in MESSAGES])
+def test_a_message_is_of_its_kind(expected: ErrorClass, text: str) -> None:
+    assert classify_text(text) is expected
+
+
+def test_every_line_of_the_table_decides_some_message() -> None:
+    deciding = {next((i for i, line in enumerate(CLASSIFICATION) if line[1].search(text)), -1) for _, text in MESSAGES}
+    assert deciding >= set(range(len(CLASSIFICATION)))
+
+
+def test_torchs_own_exceptions_are_known_by_their_class() -> None:
+    assert classify(torch.OutOfMemoryError("x")) is ErrorClass.OOM_DEVICE
+    assert classify(MemoryError()) is ErrorClass.OOM_HOST
+    for kind in (dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError):
+        assert classify(kind("x")) is ErrorClass.COMMUNICATION
+    assert classify(KeyError("x")) is ErrorClass.EXCEPTION
+
+
+def test_an_exception_is_of_the_kind_that_it_was_raised_from() -> None:
+    def build() -> NoReturn:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        except RuntimeError as error:
+            raise ValueError("cannot build block 3") from error
+
+    with pytest.raises(ValueError, match="block 3") as caught:
+        build()
+    assert classify(caught.value) is ErrorClass.OOM_DEVICE
+
+
+def test_an_allocation_that_really_fails_is_a_lack_of_host_memory() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 50)
+    assert classify(caught.value) is ErrorClass.OOM_HOST
+
+
+def ranks(rank: int, *, of: int = 4, node_rank: int = 0) -> Ranks:
+    return Ranks(
+        rank=rank, world_size=2 * of, local_rank=rank % of, local_world_size=of, node_rank=node_rank, has_agent=True
+    )
+
+
+def test_an_error_file_tells_step_memory_class_and_traceback(tmp_path: Path) -> None:
+    where = Whereabouts(step=7, memory_bytes=lambda: 123)
+    try:
+        raise RuntimeError("line one\nline two")
+    except RuntimeError as error:
+        Reporter(tmp_path, ranks(5, node_rank=1), where).exception(error)
+    text = (tmp_path / rank_error(5)).read_text()
+    found = parse_error(text)
+    assert (found.step, found.memory_bytes, found.node_rank, found.rank) == (7, 123, 1, 5)
+    assert found.message == "line one\nline two"
+    assert json.loads(text)["exception"] == "builtins.RuntimeError"
+    assert "Traceback" in json.loads(text)["traceback"]
+
+
+def test_a_device_that_cannot_even_tell_its_memory_still_leaves_an_error(tmp_path: Path) -> None:
+    def broken() -> int:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    assert Reporter(tmp_path, ranks(0), Whereabouts(memory_bytes=broken)).report(ErrorClass.DEVICE, "x")
+    assert parse_error((tmp_path / rank_error(0)).read_text()).memory_bytes is None
+
+
+def test_a_rank_reports_once(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path, ranks(0), Whereabouts())
+    assert reporter.report(ErrorClass.EXCEPTION, "the cause")
+    assert not reporter.report(ErrorClass.STOPPED, "then stopped")
+    assert parse_error((tmp_path / rank_error(0)).read_text()).message == "the cause"
+
+
+def test_of_the_ranks_that_see_a_consequence_one_of_each_node_says_so(tmp_path: Path) -> None:
+    for rank in range(8):
+        Reporter(tmp_path, ranks(rank, node_rank=rank // 4), Whereabouts()).report(ErrorClass.COMMUNICATION, "lost")
+    assert {path.name for path in tmp_path.iterdir()} == {rank_error(0), rank_error(4)}
+
+
+def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(tmp_path: Path) -> None:
+    reporters = [Reporter(tmp_path, ranks(rank), Whereabouts()) for rank in range(4)]
+    threads = [threading.Thread(target=r.report, args=(ErrorClass.STOPPED, "stopped")) for r in reporters]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {path.name for path in tmp_path.iterdir()} == {rank_error(0)}
+
+
+def test_a_cause_is_said_though_a_consequence_was_said_first(tmp_path: Path) -> None:
+    Reporter(tmp_path, ranks(0), Whereabouts()).report(ErrorClass.COMMUNICATION, "lost")
+    assert Reporter(tmp_path, ranks(1), Whereabouts()).report(ErrorClass.OOM_DEVICE, "out of memory")
+
+
+def test_the_launchers_error_does_not_silence_a_rank(tmp_path: Path) -> None:
+    Reporter(tmp_path, ranks(0), Whereabouts()).report(ErrorClass.EXCEPTION, "x")
+    (tmp_path / rank_error(0)).rename(tmp_path / node_error(0))
+    assert Reporter(tmp_path, ranks(1), Whereabouts()).report(ErrorClass.COMMUNICATION, "lost")
+
+
+def test_what_happens_after_the_result_is_no_error(tmp_path: Path) -> None:
+    assert not Reporter(tmp_path, ranks(0), Whereabouts(is_done=True)).report(ErrorClass.STOPPED, "stopped")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_gone_is_said_and_does_not_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not Reporter(tmp_path / "gone", ranks(0), Whereabouts()).report(ErrorClass.EXCEPTION, "x")
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_an_error_round_trips_through_its_file() -> None:
+    error = parse_error(render_error(parse_error(json.dumps({
+        "schema": 1, "kind": "error", "rank": None, "node_rank": 0, "time": 1.0,
+        "error_class": "device", "message": "m", "step": None, "memory_bytes": None,
+    }))))  # fmt: skip
+    assert error.error_class is ErrorClass.DEVICE
+
+
+def test_living_children_counts_processes_that_run() -> None:
+    before = living_children(os.getpid())
+    child = os.posix_spawn("/bin/sleep", ["sleep", "30"], {})
+    try:
+        assert living_children(os.getpid()) == before + 1
+        os.kill(child, 9)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        assert living_children(os.getpid()) == before  # a zombie does not run
+    finally:
+        os.waitpid(child, 0)
+
+
+def test_the_children_of_a_process_that_is_gone_count_as_alive() -> None:
+    assert living_children(1 << 22) > 1_000_000

@@ -1,0 +1,195 @@
+"""One process: the loss falls, accumulation changes nothing, nothing in a step waits for the device."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import torch
+
+from sweep.core.cell import Cell
+from sweep.core.model import ModelShape
+from sweep.core.record import PROGRESS_FILE, Progress
+from tests.trainer.cells import cell
+from trainer import devices, session
+from trainer.clock import HostClock
+from trainer.data import Share, SyntheticTokens, stream
+from trainer.failure import Whereabouts
+from trainer.loop import Observed, Trainee, train
+from trainer.optimizer import ShardedAdamW
+from trainer.progress import ProgressWriter
+from trainer.ranks import Ranks
+
+SMALL = ModelShape(name="small", n_layers=2, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=128, vocab_size=512)
+
+
+def fitted(made: Cell) -> Observed:
+    compute = devices.CpuCompute()
+    model = session.build(made, compute, Ranks())
+    return session.fit(made, Ranks(), compute, model, session.Watch(compute, Whereabouts()), None)
+
+
+def test_the_loss_falls() -> None:
+    settings: dict[str, Any] = {"steps": 60, "lr": 1e-2, "grad_clip": 1.0}
+    losses = fitted(cell(model=SMALL, seq_len=64, trainer=settings)).losses
+    assert losses[0] == pytest.approx(6.238, abs=0.2)
+    assert losses[-1] < 2.5
+
+
+def test_an_accumulated_step_is_the_whole_step() -> None:
+    whole, accumulated = fitted(cell(micro_batch=8)), fitted(cell(micro_batch=2))
+    assert accumulated.losses == pytest.approx(whole.losses, rel=1e-5)
+    assert accumulated.grad_norms == pytest.approx(whole.grad_norms, rel=1e-5)
+
+
+def test_without_clipping_the_norm_is_still_told() -> None:
+    clipped = fitted(cell(trainer={"grad_clip": 0.1}))
+    unclipped = fitted(cell(trainer={"grad_clip": 0.0}))
+    assert clipped.grad_norms[0] == unclipped.grad_norms[0] > 0.1
+
+
+@pytest.mark.parametrize("asked", [0.0, 0.25])
+def test_gradients_are_scaled_to_the_largest_norm(asked: float) -> None:
+    weight = torch.nn.Parameter(torch.zeros(3))
+    weight.grad = torch.tensor([3.0, 0.0, 4.0])
+    seen: list[torch.Tensor] = []
+    settings = dataclasses.replace(cell().trainer, grad_clip=asked)
+    optimizer = ShardedAdamW([weight], settings, None)
+    optimizer._adamw.register_step_pre_hook(
+        lambda *_: seen.append(weight.grad.clone() if weight.grad is not None else weight)
+    )
+    norm = optimizer.step()
+    assert norm.item() == 5.0
+    assert seen[0].norm().item() == pytest.approx(asked or 5.0, rel=1e-4)
+    assert weight.grad is None
+
+
+def test_adamw_moves_weights_as_torchs_own_does_on_the_same_gradient() -> None:
+    made = cell()
+    ours, theirs = (torch.nn.Parameter(torch.linspace(-1, 1, 7)) for _ in range(2))
+    settings = dataclasses.replace(made.trainer, grad_clip=0.0)
+    optimizer = ShardedAdamW([ours], settings, None)
+    reference = torch.optim.AdamW(
+        [theirs],
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
+    for step in range(3):
+        ours.grad = torch.linspace(0, step + 1, 7)
+        theirs.grad = ours.grad.clone()
+        optimizer.step()
+        reference.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def forbidden(*args: object, **kwargs: object) -> NoReturn:
+    raise AssertionError("a step must not wait for the device")
+
+
+def test_no_step_asks_for_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cell(micro_batch=2)
+    compute = devices.CpuCompute()
+    model = session.build(made, compute, Ranks())
+    trainee = Trainee(
+        model=model,
+        optimizer=ShardedAdamW(model.module.parameters(), made.trainer, None),
+        device=compute.device,
+        micro_batch=made.micro_batch,
+    )
+    rows = SyntheticTokens(seed=1, vocab_size=101, seq_len=32).sequences(range(1), Share(first=0, count=8))[0]
+    for name in ("item", "tolist", "__float__", "__int__", "__bool__", "cpu", "numpy"):
+        monkeypatch.setattr(torch.Tensor, name, forbidden)
+    loss, norm = trainee.step(rows)
+    monkeypatch.undo()
+    assert loss.item() > 0
+    assert norm.item() > 0
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.collector: list[bool] = []
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def window_opens(self) -> None:
+        self.calls.append("opens")
+
+    def window_closes(self) -> None:
+        self.calls.append("closes")
+
+    def window_closed(self, window_time_s: float) -> None:
+        self.calls.append("closed")
+
+    def step_begins(self, step: int) -> None:
+        self.calls.append(str(step))
+        self.collector.append(gc.isenabled())
+
+
+class Still:
+    micro_batch = 1
+
+    def step(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tensor(1.0), torch.tensor(2.0)
+
+
+def test_the_device_is_waited_for_at_the_edges_of_the_window_only() -> None:
+    made = cell(trainer={"steps": 4, "warmup_steps": 2})
+    recorder = Recorder()
+    batches = iter([torch.zeros(1)] * 4)
+    train(made, Still(), batches, HostClock(), recorder)  # type: ignore[arg-type]  # stands in for a trainee
+    assert recorder.calls == ["0", "1", "synchronize", "opens", "2", "3", "closes", "synchronize", "closed"]
+
+
+def test_no_garbage_is_collected_in_the_window_and_again_after_it() -> None:
+    recorder = Recorder()
+    made = cell(trainer={"steps": 4, "warmup_steps": 2})
+    train(made, Still(), iter([torch.zeros(1)] * 4), HostClock(), recorder)  # type: ignore[arg-type]  # as above
+    assert recorder.collector == [True, True, False, False]
+    assert gc.isenabled()
+
+
+def test_without_warm_up_the_window_is_the_whole_run() -> None:
+    observed = fitted(cell(trainer={"steps": 3, "warmup_steps": 0}))
+    assert observed.window_time_s >= sum(observed.step_times_s)
+    assert len(observed.step_times_s) == 3
+
+
+def test_times_of_steps_make_up_the_window() -> None:
+    observed = fitted(cell(trainer={"steps": 8, "warmup_steps": 3}))
+    assert sum(observed.step_times_s[3:]) == pytest.approx(observed.window_time_s, rel=0.2)
+
+
+def test_a_steps_tokens_come_from_the_stream_in_order() -> None:
+    source, share = SyntheticTokens(seed=1, vocab_size=101, seq_len=8), Share(first=0, count=2)
+    assert len(list(stream(source, share, 3, pin=False))) == 3
+
+
+def test_progress_is_told_from_the_start_to_the_end_and_stays_whole(tmp_path: Path) -> None:
+    done = 0
+    writer = ProgressWriter(tmp_path, steps=9, tokens_per_step=100, n_done=lambda: done, period_s=0.02)
+    with writer:
+        first = Progress.parse((tmp_path / PROGRESS_FILE).read_text())
+        done = 4
+        while Progress.parse((tmp_path / PROGRESS_FILE).read_text()).step != 4:
+            pass
+        done = 9
+    last = Progress.parse((tmp_path / PROGRESS_FILE).read_text())
+    assert (first.step, first.tokens_per_s) == (0, None)
+    assert (last.step, last.steps) == (9, 9)
+    assert last.tokens_per_s is not None
+    assert last.tokens_per_s > 0
+    assert [path.name for path in tmp_path.iterdir()] == [PROGRESS_FILE]
+
+
+def test_progress_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
+    with ProgressWriter(tmp_path / "gone", steps=1, tokens_per_step=1, n_done=lambda: 0, period_s=0.01):
+        pass
+    assert json.dumps({})
