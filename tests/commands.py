@@ -1,0 +1,127 @@
+"""Running the command line in tests: a real process, its own folder, and clusters that run the stub trainer."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from sweep.core.record import LEDGER_FILE
+
+STUB = Path(__file__).parent / "stubs" / "stub_trainer.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shell:
+    """Runs ``python -m sweep`` in a folder of its own.
+
+    Attributes:
+        folder: Working directory; runs/ is made below it.
+        env: Environment.
+        config_dir: A folder of clusters for ``--config-dir``.
+    """
+
+    folder: Path
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    config_dir: Path | None = None
+
+    def command(self, *words: str) -> list[str]:
+        flags = [] if self.config_dir is None else ["--config-dir", str(self.config_dir)]
+        verb, rest = ([words[0]], words[1:]) if words and words[0].isalpha() else ([], words)
+        return [sys.executable, "-m", "sweep", *verb, *flags, *rest]
+
+    def run(self, *words: str, timeout_s: float = 240) -> Ended:
+        done = subprocess.run(
+            self.command(*words), cwd=self.folder, env=dict(self.env), capture_output=True, text=True, check=False,
+            timeout=timeout_s, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*words), cwd=self.folder, env=dict(self.env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def status(self, run_dir: Path) -> dict[str, object]:
+        done = self.run("status", "--json", f"run_dir={run_dir}")
+        assert done.code == 0, done.err
+        found: dict[str, object] = json.loads(done.out)
+        return found
+
+
+def stub_cluster(folder: Path, name: str, *, base: str, mode: str = "ok", seconds: float = 0, **changes: object) -> str:
+    """Write a cluster file that runs the stub trainer instead of torchrun; gives its name."""
+    (folder / "cluster").mkdir(parents=True, exist_ok=True)
+    body = {
+        "description": "the stub trainer, for tests",
+        "name": name,
+        "scheduler": base,
+        "scale": "laptop",
+        "gpus_per_node": 1,
+        "device": "cpu",
+        "walltime_min": 5,
+        "poll_interval_s": 0.3,
+        "result_grace_s": 3.0,
+        "lost_after_s": 20.0,
+        "hang_grace_s": 2.0,
+        "launch": {
+            "runner": "direct",
+            "entry": [str(STUB)],
+            "environment": {"STUB_MODE": mode, "STUB_SECONDS": str(seconds)},
+            "rendezvous_host": "127.0.0.1",
+            "local_address": "127.0.0.1",
+            "stop_grace_s": 2.0,
+        },
+        **changes,
+    }
+    (folder / "cluster" / f"{name}.yaml").write_text(json.dumps(body))  # JSON is YAML
+    return name
+
+
+def rows(run_dir: Path, grid: str = "weak_scaling") -> list[dict[str, str]]:
+    """The table of a run, row by row."""
+    with (run_dir / "tables" / f"{grid}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def events(run_dir: Path, kind: str) -> list[dict[str, object]]:
+    """Ledger events of one kind."""
+    lines = (run_dir / LEDGER_FILE).read_text().splitlines() if (run_dir / LEDGER_FILE).exists() else []
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def wait_for(what: Callable[[], bool], seconds: float, name: str) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {name}"
+        time.sleep(0.1)
+
+
+def processes_of(run_dir: Path) -> list[str]:
+    """Command lines of living processes that work for a run directory."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status", "pid"]):
+        words = process.info["cmdline"] or []
+        is_ours = any(str(run_dir) in word for word in words) and process.info["pid"] != os.getpid()
+        if is_ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(" ".join(words))
+    return found

@@ -1,0 +1,193 @@
+"""The main job on the local cluster, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Shell, events, processes_of, rows, stub_cluster, wait_for
+
+TINY = ["model=debug_1m", "seq_len=64", "trainer.steps=6", "trainer.warmup_steps=2", "trainer.threads_per_rank=1"]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(folder=tmp_path, config_dir=tmp_path / "conf")
+
+
+def _stub(shell: Shell, name: str, **changes: object) -> tuple[list[str], Path]:
+    assert shell.config_dir is not None
+    stub_cluster(shell.config_dir, name, base="local", **changes)  # type: ignore[arg-type]  # keywords of the file
+    return ["+grid=weak_scaling", f"cluster={name}", *TINY], shell.folder / "runs" / f"weak_scaling-{name}"
+
+
+def _launched(run_dir: Path) -> bool:
+    return any(run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json"))
+
+
+@pytest.mark.torchrun
+def test_the_main_job_trains_for_real_and_ends_in_a_table_and_a_figure(tmp_path: Path) -> None:
+    shell = Shell(folder=tmp_path)
+    words = ["+grid=weak_scaling", "cluster=local", "nodes=[1,2]", *TINY]
+    done = shell.run(*words)
+    assert done.code == 0, done.err
+    run_dir = tmp_path / "runs" / "weak_scaling-local"
+    table = rows(run_dir)
+    assert [(row["nodes"], row["gpus"], row["status"], row["global_batch"]) for row in table] == [
+        ("1", "1", "measured", "2"),
+        ("2", "2", "measured", "4"),
+    ]
+    for row in table:
+        assert float(row["tokens_per_s"]) > 0
+        assert row["mfu"] == "", "a CPU has no published peak"
+        assert row["fingerprint"]
+        assert (run_dir / row["attempt"] / "result.json").exists()
+    for name in ("tables/weak_scaling.md", "figures/weak_scaling.png", "figures/weak_scaling.pdf"):
+        assert (run_dir / name).stat().st_size > 500
+        assert name in done.out
+    ledger = (run_dir / "ledger.jsonl").read_text()
+    again = shell.run(*words)
+    assert again.code == 0
+    assert (run_dir / "ledger.jsonl").read_text() == ledger, "a finished repeat is not repeated"
+    assert processes_of(run_dir) == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub", seconds=6)
+    started = shell.start(*words)
+    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    started.send_signal(signal.SIGINT)
+    text, _ = started.communicate(timeout=30)
+    assert started.returncode == 130, text
+    assert "no process is left" in text
+    assert processes_of(run_dir) == []
+    outcomes = {event["outcome"] for event in events(run_dir, "ended")}
+    assert outcomes == {"PREEMPTED"}
+    _stub(shell, "stub", seconds=0)
+    done = shell.run(*words)
+    assert done.code == 0, done.err
+    assert [row["status"] for row in rows(run_dir)] == ["measured"] * 3
+
+
+@pytest.mark.slow
+def test_a_killed_orchestrator_is_succeeded_by_one_that_adopts_the_running_cell(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub", seconds=5)
+    started = shell.start(*words)
+    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    started.kill()
+    started.wait()
+    assert processes_of(run_dir), "its cell goes on"
+    done = shell.run(*words)
+    assert done.code == 0, done.err
+    assert [row["status"] for row in rows(run_dir)] == ["measured"] * 3
+    attempts = sorted(str(path.name) for path in run_dir.glob("cells/*/repeat-01/attempt-*"))
+    assert attempts == ["attempt-01"] * 3, "nothing ran twice"
+    assert processes_of(run_dir) == []
+
+
+@pytest.mark.slow
+def test_the_second_of_two_orchestrators_says_who_holds_the_run_and_stops(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub", seconds=4)
+    first = shell.start(*words)
+    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    second = shell.run(*words)
+    assert second.code == 2
+    assert f"held by process {first.pid} on" in second.err
+    first.communicate(timeout=60)
+    assert first.returncode == 0
+    assert len(events(run_dir, "reserved")) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "outcome", "reason"),
+    [
+        ("error", "TRAINER_ERROR", "rank 0 in step 3: ValueError: as asked"),
+        ("no_result", "TRAINER_ERROR", "(exit code 0) without a result"),
+        ("truncated", "TRAINER_ERROR", "not whole JSON"),
+    ],
+)
+def test_a_trainer_that_fails_is_explained_in_the_table_and_the_exit_code(
+    shell: Shell, mode: str, outcome: str, reason: str
+) -> None:
+    words, run_dir = _stub(shell, "stub", mode=mode)
+    done = shell.run(*words, "nodes=1")
+    assert done.code == 1, done.err
+    (row,) = rows(run_dir)
+    assert row["status"] == outcome.lower()
+    assert reason in row["reason"]
+    assert row["tokens_per_s"] == ""
+    assert len(events(run_dir, "reserved")) == 1, "it would fail again"
+
+
+@pytest.mark.slow
+def test_a_trainer_that_hangs_after_its_result_is_ended_and_its_result_counts(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub", mode="hang_after_result")
+    done = shell.run(*words, "nodes=1")
+    assert done.code == 0, done.err
+    assert rows(run_dir)[0]["status"] == "measured"
+    assert processes_of(run_dir) == []
+
+
+@pytest.mark.slow
+def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_asked_for(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub", seconds=5)
+    started = shell.start(*words)
+    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    (cell,) = {path.parents[2].name for path in run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json")}
+    asked = shell.run("cancel", cell, f"run_dir={run_dir}")
+    assert asked.code == 0, asked.err
+    text, _ = started.communicate(timeout=60)
+    assert started.returncode == 1, text
+    by_cell = {row["cell"]: row["status"] for row in rows(run_dir)}
+    assert by_cell.pop(cell) == "cancelled"
+    assert set(by_cell.values()) == {"measured"}
+    _stub(shell, "stub", seconds=0)
+    assert shell.run(*words).code == 1, "held until it is asked for"
+    assert shell.run(*words, "retry=[CANCELLED]").code == 0
+    assert {row["status"] for row in rows(run_dir)} == {"measured"}
+
+
+@pytest.mark.slow
+def test_more_points_of_the_same_grid_extend_a_run_and_another_grid_is_refused(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub")
+    assert shell.run(*words, "nodes=[1,2]").code == 0
+    assert shell.run(*words, "nodes=[2,4]").code == 0
+    assert [row["nodes"] for row in rows(run_dir)] == ["1", "2", "4"]
+    assert len(events(run_dir, "reserved")) == 3
+    other = shell.run("+grid=context_length", "cluster=stub", f"run_dir={run_dir}")
+    assert other.code == 2
+    assert "weak_scaling" in other.err
+    assert len(events(run_dir, "reserved")) == 3
+
+
+@pytest.mark.slow
+def test_logs_and_status_tell_of_a_finished_run_found_by_themselves(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub")
+    assert shell.run(*words, "nodes=[1,2]").code == 0
+    status = json.loads(shell.run("status", "--json").out)
+    assert status["totals"]["done"] == 2
+    two_nodes = next(cell for cell in status["cells"] if cell["gpus"] == 2)
+    logs = shell.run("logs", two_nodes["cell"][:8])
+    assert logs.code == 0, logs.err
+    assert {line.split(" | ")[0] for line in logs.out.splitlines()} == {"node-0", "node-1"}
+    assert "stub trainer" in logs.out
+    assert run_dir.name in shell.run("status").out
+
+
+@pytest.mark.slow
+def test_the_analysis_needs_nothing_but_the_run_directory(shell: Shell, tmp_path: Path) -> None:
+    import sys
+
+    words, run_dir = _stub(shell, "stub")
+    assert shell.run(*words, "nodes=[1,2]", "tables=false").code == 0
+    assert not (run_dir / "tables" / "weak_scaling.csv").exists()
+    out = tmp_path / "elsewhere"
+    command = [sys.executable, "-m", "analysis", str(run_dir), "--out", str(out)]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    assert [row["status"] for row in rows(out)] == ["measured", "measured"]

@@ -1,0 +1,98 @@
+"""A trainer without torch: reads cell.json, pretends to train, writes the records that the real one writes.
+
+What it does is chosen by STUB_MODE (set through the cluster's launch.environment); only node 0 writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from sweep.core.attempt import ErrorClass, RankError
+from sweep.core.record import RESULT_FILE, STEPS_FILE, CellFile, Result, Step, rank_error, render_error
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cell", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    mode = os.environ.get("STUB_MODE", "ok")
+    asked = CellFile.parse(arguments.cell.read_text())
+    print(f"stub trainer: {asked.key} in mode {mode} on node {os.environ.get('NODE_RANK')}", flush=True)
+    time.sleep(float(os.environ.get("STUB_SECONDS", "0")))
+    if os.environ.get("NODE_RANK", "0") != "0":
+        return 0
+    if mode == "error":
+        error = RankError(
+            rank=0,
+            node_rank=0,
+            time=time.time(),
+            error_class=ErrorClass.EXCEPTION,
+            message="ValueError: as asked",
+            step=3,
+        )
+        (arguments.out / rank_error(0)).write_text(render_error(error))
+        return 1
+    if mode == "no_result":
+        return 0
+    text = _result(asked).render()
+    if mode == "truncated":
+        text = text[: len(text) // 2]
+    step_time_s = 0.1 / asked.cell.gpus
+    steps = [
+        Step(
+            step=step,
+            step_time_s=step_time_s,
+            tokens=asked.cell.tokens_per_step,
+            loss=5.0,
+            grad_norm=1.0,
+            is_warmup=step < asked.cell.trainer.warmup_steps,
+        )
+        for step in range(asked.cell.trainer.steps)
+    ]
+    (arguments.out / STEPS_FILE).write_text("".join(step.render() for step in steps))
+    draft = arguments.out / f".{RESULT_FILE}"
+    draft.write_text(text)
+    draft.rename(arguments.out / RESULT_FILE)
+    if mode == "hang_after_result":
+        time.sleep(600)
+    return 0
+
+
+def _result(asked: CellFile) -> Result:
+    cell = asked.cell
+    window_steps = cell.trainer.steps - cell.trainer.warmup_steps
+    return Result(
+        key=asked.key,
+        restart=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        started_at=time.time(),
+        ended_at=time.time(),
+        world_size=cell.gpus,
+        hosts=tuple(f"host{node}" for node in range(cell.nodes)),
+        device_type="cpu",
+        device_name="stub",
+        n_params=cell.model.n_params,
+        steps=cell.trainer.steps,
+        warmup_steps=cell.trainer.warmup_steps,
+        window_steps=window_steps,
+        window_tokens=window_steps * cell.tokens_per_step,
+        window_time_s=window_steps * 0.1 / cell.gpus,
+        window_energy_j=None,
+        power_source="",
+        peak_memory_bytes=None,
+        peak_reserved_bytes=None,
+        throttled=None,
+        throttle_reasons=(),
+        oversubscribed=False,
+        final_loss=5.0,
+        fingerprint="0123456789ab",
+        fingerprint_fields={"torch": None},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
