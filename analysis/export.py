@@ -245,7 +245,8 @@ def _baseline(table: Table) -> str:
         return " No baseline is named."
     found = [row for row in table.rows if row.is_baseline and row.is_measured and row.is_chosen]
     shown = [
-        f"{row['cell']} ({significant(row.number('tokens_per_s_per_gpu'), 5)} tokens/s/GPU on {row['gpus']} GPUs)"
+        f"{row['cell']} (at {row['gpus']} GPU{'' if row['gpus'] == 1 else 's'}: "
+        f"{significant(row.number('tokens_per_s_per_gpu'), 5)} tokens/s/GPU)"
         for row in found[:3]
     ]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
@@ -274,7 +275,8 @@ def reasons(table: Table) -> list[str]:
             name = ", ".join(f"{axis}={_plain(row.axes.get(axis))}" for axis in table.varied)
             grouped.setdefault((str(row["status"]), str(row["reason"])), []).append(name or str(row["cell"]))
     return [
-        f"{status} — {'; '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''}: {reason}"
+        f"{status} — {'; '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''}: "
+        f"{_one_line(reason)}"
         for (status, reason), names in grouped.items()
     ]
 
@@ -285,6 +287,9 @@ def software(table: Table) -> list[str]:
         f"fingerprint {name}: " + ", ".join(f"{key} {value}" for key, value in fields.items() if value is not None)
         for name, fields in table.provenance.fingerprints.items()
     ]
+
+
+_MAX_REASONS = 20  # on the terminal, where they would push the table out of sight
 
 
 def to_text(table: Table) -> str:
@@ -299,7 +304,10 @@ def to_text(table: Table) -> str:
             for text, width, is_right in zip(row, widths, right, strict=True)
         ]
         lines.append("  ".join(padded).rstrip())
-    lines += ["", *reasons(table), *table.notes] if reasons(table) or table.notes else []
+    told = reasons(table)
+    if len(told) > _MAX_REASONS:
+        told = [*told[:_MAX_REASONS], f"and {len(told) - _MAX_REASONS} more reasons, in the tables"]
+    lines += ["", *told, *table.notes] if told or table.notes else []
     return "\n".join(lines) + "\n"
 
 

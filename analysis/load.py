@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from sweep.core.attempt import ABSENT, AttemptKey, Evidence, Outcome, RankError, judge
-from sweep.core.ledger import AttemptState, History, RepeatHistory, read_lines
+from sweep.core.ledger import AttemptState, History, RepeatHistory, fold, read_lines
 from sweep.core.record import (
     ATTEMPT_FILE,
     CELLS_DIR,
@@ -166,12 +166,7 @@ def _read_ledger(path: Path) -> tuple[History, list[str]]:
         return History(), [f"there is no {LEDGER_FILE}; how attempts ended is told from their own files"]
     except OSError as error:
         return History(), [f"{LEDGER_FILE} cannot be read ({error}); how attempts ended is told from their own files"]
-    history = History()
-    for event in events:
-        try:
-            history.apply(event)
-        except (TypeError, AttributeError, ValueError) as error:
-            problems.append(f"a {type(event).__name__} event of the ledger cannot be used ({error}); the rest was kept")
+    history = fold(events)
     return history, problems + history.problems
 
 
@@ -246,7 +241,8 @@ class _Reader:
     def _keep(self, path: PurePosixPath, parse: Callable[[str], _Record], into: list[_Record]) -> None:
         try:
             into.append(parse(_text(self.run_dir / path)))
-        except (OSError, RecordError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            # A RecordError says what is wrong; the others come of JSON that is whole but of an unforeseen shape.
             self._report(path, error)
 
     def _result(self, text: str, restart: int) -> Result:
@@ -291,10 +287,7 @@ def _window_times(lines: list[str]) -> tuple[list[float], list[str]]:
 
 
 def _parse_launch(text: str) -> AttemptFile:
-    try:
-        launch = AttemptFile.parse(text)
-    except (TypeError, AttributeError) as error:
-        raise RecordError(f"attempt.json: {error}") from error
+    launch = AttemptFile.parse(text)
     if not _is_number(launch.started_at) or not (launch.ended_at is None or _is_number(launch.ended_at)):
         raise RecordError(f"attempt.json runs from {launch.started_at!r} to {launch.ended_at!r}")
     return launch

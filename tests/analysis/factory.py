@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from analysis.load import load
+from analysis.table import build
 from sweep.core.attempt import AttemptKey, Outcome
 from sweep.core.cell import BatchKind, Cell
 from sweep.core.device import Device
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from analysis.table import Row, Table
     from sweep.core.attempt import RankError
     from sweep.core.cell import AxisValue
 
@@ -122,6 +125,10 @@ class RunDir:
             if all(point.axes[name] == value for name, value in axes.items())
         }
         return found
+
+    def key(self, *, repeat: int = 1, attempt: int = 1, **axes: AxisValue) -> AttemptKey:
+        """The key of an attempt at the only cell with these axis values."""
+        return AttemptKey(cell_id=self.cell_id(**axes), repeat=repeat, attempt=attempt)
 
     def folder(self, key: AttemptKey, restart: int = 0) -> Path:
         path = self.path / restart_dir(attempt_dir(key), restart)
@@ -222,3 +229,14 @@ def render_steps(cell: Cell, step_times_s: Sequence[float], warmup: Sequence[flo
         for number, time_s in enumerate([*warmup, *step_times_s])
     ]
     return "".join(step.render() for step in steps)
+
+
+def table_of(run: RunDir, **options: bool) -> Table:
+    """The table that analysis makes of it."""
+    return build(load(run.path), **options)
+
+
+def row_of(table: Table, **axes: AxisValue) -> Row:
+    """The only row with these axis values."""
+    (found,) = [row for row in table.rows if all(row.axes[name] == value for name, value in axes.items())]
+    return found
