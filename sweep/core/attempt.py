@@ -57,6 +57,14 @@ class AttemptKey:
     repeat: int
     attempt: int
 
+    def __post_init__(self) -> None:
+        """Refuse what no attempt can be called: its parts name a folder."""
+        repeat, attempt = self.repeat, self.attempt
+        if type(repeat) is not int or type(attempt) is not int or repeat < 1 or attempt < 1:
+            raise ValueError(f"repeat {repeat!r} and attempt {attempt!r} are not whole numbers from 1.")
+        if type(self.cell_id) is not str:
+            raise ValueError(f"{self.cell_id!r} is not a cell id.")
+
     def __str__(self) -> str:
         """The form that people read and type: ``89c35e1f02ab77d4/1/2``."""
         return f"{self.cell_id}/{self.repeat}/{self.attempt}"
@@ -139,8 +147,13 @@ UNKNOWN_STATE = _RUNNING
 
 def slurm_state(word: str) -> SchedulerState:
     """The meaning of a state as squeue and sacct print it (``CANCELLED by 1000``, ``NODE_FAIL+``)."""
-    first = word.split(maxsplit=1)[0].rstrip("+").upper() if word.strip() else ""
-    return SLURM_STATES.get(first, UNKNOWN_STATE)
+    first = word.split(maxsplit=1)[0].upper() if word.strip() else ""
+    start = first.rstrip("+")
+    if start in SLURM_STATES or start == first:
+        return SLURM_STATES.get(start, UNKNOWN_STATE)
+    # A column too narrow for the word ends in a plus sign: OUT_OF_ME+.
+    meant = [state for name, state in SLURM_STATES.items() if start and name.startswith(start)]
+    return meant[0] if len(meant) == 1 else UNKNOWN_STATE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,20 +231,21 @@ def is_consequence(error: RankError) -> bool:
 
 
 def first_cause(errors: Sequence[RankError]) -> RankError | None:
-    """The earliest error that is not the consequence of another; else the earliest of all."""
-    ordered = sorted(errors, key=lambda error: error.time)
-    causes = [error for error in ordered if error.error_class not in _CONSEQUENCES]
-    communication = [error for error in ordered if error.error_class is ErrorClass.COMMUNICATION]
-    for group in (causes, communication, ordered):
-        if group:
-            return group[0]
-    return None
+    """The earliest error that is not the consequence of another; else the earliest of all.
+
+    Where a signal and a lost peer are all there is, whichever came first brought the other about: torchrun stops the
+    ranks that are left when one loses its peer, and ranks that are stopped are lost to their peers.
+    """
+    causes = [error for error in errors if not is_consequence(error)]
+    return min(causes or errors, key=lambda error: error.time, default=None)
 
 
 def judge(evidence: Evidence) -> Verdict:
     """How an attempt ended, decided in the stated order; an exit code alone is never success.
 
     A valid result of this attempt; the user's cancel; a specific word of the scheduler; the ranks' error files; LOST.
+    One end without any of these is no loss: a job that ended by itself, without a result or with one that does not
+    count. That is the trainer's fault, and it would do so again.
     """
     if evidence.has_result:
         return Verdict(outcome=Outcome.SUCCEEDED, reason="")
@@ -242,21 +256,33 @@ def judge(evidence: Evidence) -> Verdict:
     cause = first_cause(evidence.errors)
     if cause is not None:
         return Verdict(outcome=_OUTCOME_OF_ERROR[cause.error_class], reason=_error_reason(cause))
-    if evidence.report.phase is Phase.ABSENT and not evidence.exit_codes:
-        return Verdict(outcome=Outcome.LOST, reason=_with_problem("the scheduler does not know the job", evidence))
-    return _judge_silent_end(evidence)
+    codes = _own_exit_codes(evidence)
+    if codes or evidence.result_problem:
+        shown = ", ".join(str(code) for code in codes) or "unknown"
+        reason = f"the job ended (exit code {shown}) without a result"
+        return Verdict(outcome=Outcome.TRAINER_ERROR, reason=_with_problem(reason, evidence))
+    return Verdict(outcome=Outcome.LOST, reason=_lost_reason(evidence.report))
 
 
-def _judge_silent_end(evidence: Evidence) -> Verdict:
-    """An end without a result, an error file or a specific word: the trainer's fault, shown with its exit codes."""
-    codes = [code for code in (*evidence.exit_codes.values(), evidence.report.exit_code) if code is not None]
-    shown = ", ".join(str(code) for code in sorted(set(codes))) or "unknown"
-    reason = _with_problem(f"the job ended (exit code {shown}) without a result", evidence)
-    return Verdict(outcome=Outcome.TRAINER_ERROR, reason=reason)
+def _own_exit_codes(evidence: Evidence) -> list[int]:
+    """Exit codes that tell of an end without a signal; a job that was killed from outside did not fail by itself."""
+    report = evidence.report
+    codes = [*evidence.exit_codes.values()]
+    if report.phase is Phase.ENDED:
+        # squeue gives no exit code, but COMPLETED is its word for 0.
+        codes.append(0 if report.state == "COMPLETED" else -1 if report.exit_code is None else report.exit_code)
+    return sorted({code for code in codes if 0 <= code < 128})
 
 
 def _with_problem(text: str, evidence: Evidence) -> str:
     return f"{text}; {evidence.result_problem}" if evidence.result_problem else text
+
+
+def _lost_reason(report: JobReport) -> str:
+    if report.phase is Phase.ABSENT:
+        return "the scheduler does not know the job"
+    code = "" if report.exit_code is None else f" (exit code {report.exit_code})"
+    return f"the job was ended{code} without a result, and nothing says why"
 
 
 def _state_reason(report: JobReport) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.core.attempt import AttemptKey, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 LEDGER_VERSION = 1
@@ -102,16 +103,16 @@ class Reopened:
 
 
 Event = Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened
-_KINDS: Mapping[str, type[Event]] = {
-    "reserved": Reserved,
-    "submitted": Submitted,
-    "refused": Refused,
-    "released": Released,
-    "ended": Ended,
-    "cancel_requested": CancelRequested,
-    "reopened": Reopened,
+_Kind = TypeVar("_Kind")
+_NAMES: Mapping[type[Event], str] = {
+    Reserved: "reserved",
+    Submitted: "submitted",
+    Refused: "refused",
+    Released: "released",
+    Ended: "ended",
+    CancelRequested: "cancel_requested",
+    Reopened: "reopened",
 }
-_NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def render_event(event: Event) -> str:
@@ -120,37 +121,98 @@ def render_event(event: Event) -> str:
 
 
 def parse_event(line: str) -> Event:
-    """Read one line back.
+    """Read one line back; fields that a later version may have added are left aside.
 
     Raises:
         ValueError: If it is damaged or of another version.
     """
-    data: Any = json.loads(line)
-    if not isinstance(data, dict) or data.pop("v", None) != LEDGER_VERSION:
-        raise ValueError(f"not a ledger line of version {LEDGER_VERSION}")
-    kind = _KINDS.get(data.pop("event", ""))
-    if kind is None:
-        raise ValueError("an event of an unknown kind")
+    line = line.strip()
     try:
-        return kind(**_typed(data))
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"a damaged {kind.__name__} event: {error}") from error
+        # raw_decode: json.loads looks at every line three more times, and a ledger may have a million of them.
+        data, end = _DECODER.raw_decode(line)
+        if end != len(line) or type(data) is not dict or data.get("v") != LEDGER_VERSION:
+            raise ValueError(f"not a ledger line of version {LEDGER_VERSION}")
+        return _PARSERS[data["event"]](data)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"a damaged or unknown event: {type(error).__name__} {error}") from error
 
 
-def _typed(data: dict[str, Any]) -> dict[str, Any]:
-    if "tasks" in data:
-        data["tasks"] = tuple(AttemptKey(**key) for key in data["tasks"])
-    if "keys" in data:
-        data["keys"] = tuple(AttemptKey(**key) for key in data["keys"])
-    if "key" in data:
-        data["key"] = AttemptKey(**data["key"])
-    if "jobs" in data:
-        data["jobs"] = tuple(data["jobs"])
-    if "repeats" in data:
-        data["repeats"] = tuple((cell, repeat) for cell, repeat in data["repeats"])
-    if "outcome" in data:
-        data["outcome"] = Outcome(data["outcome"])
-    return data
+_DECODER = json.JSONDecoder()
+
+
+def _typed(kind: type[_Kind], value: Any) -> _Kind:
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is not of the type {kind.__name__}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (float, int) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a finite number")
+    return float(value)
+
+
+def _key(data: Any) -> AttemptKey:
+    return AttemptKey(cell_id=data["cell_id"], repeat=data["repeat"], attempt=data["attempt"])
+
+
+def _parse_reserved(data: dict[str, Any]) -> Reserved:
+    return Reserved(
+        time=_number(data["time"]),
+        submission=_typed(str, data["submission"]),
+        tasks=tuple([_key(task) for task in data["tasks"]]),
+        gpu_hours=_number(data["gpu_hours"]),
+        gpus=_typed(int, data["gpus"]),
+    )
+
+
+def _parse_submitted(data: dict[str, Any]) -> Submitted:
+    jobs = tuple([_typed(str, job) for job in _typed(list, data["jobs"])])
+    return Submitted(time=_number(data["time"]), submission=_typed(str, data["submission"]), jobs=jobs)
+
+
+def _parse_refused(data: dict[str, Any]) -> Refused:
+    return Refused(
+        time=_number(data["time"]), submission=_typed(str, data["submission"]), reason=_typed(str, data["reason"])
+    )
+
+
+def _parse_released(data: dict[str, Any]) -> Released:
+    return Released(
+        time=_number(data["time"]), submission=_typed(str, data["submission"]), reason=_typed(str, data["reason"])
+    )
+
+
+def _parse_ended(data: dict[str, Any]) -> Ended:
+    used = data["gpu_seconds"]
+    return Ended(
+        time=_number(data["time"]),
+        key=_key(data["key"]),
+        outcome=Outcome(data["outcome"]),
+        reason=_typed(str, data["reason"]),
+        gpu_seconds=None if used is None else _number(used),
+        evidence=_typed(dict, data["evidence"]),
+    )
+
+
+def _parse_cancel_requested(data: dict[str, Any]) -> CancelRequested:
+    return CancelRequested(time=_number(data["time"]), keys=tuple([_key(key) for key in data["keys"]]))
+
+
+def _parse_reopened(data: dict[str, Any]) -> Reopened:
+    repeats = tuple([(_typed(str, cell), _typed(int, repeat)) for cell, repeat in data["repeats"]])
+    return Reopened(time=_number(data["time"]), repeats=repeats)
+
+
+_PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
+    "reserved": _parse_reserved,
+    "submitted": _parse_submitted,
+    "refused": _parse_refused,
+    "released": _parse_released,
+    "ended": _parse_ended,
+    "cancel_requested": _parse_cancel_requested,
+    "reopened": _parse_reopened,
+}
 
 
 @dataclass(slots=True)
@@ -159,7 +221,7 @@ class AttemptState:
 
     Attributes:
         key: The attempt.
-        submission: Name of its submission.
+        submission: Name of its submission; empty where the line of its reservation is lost.
         index: Its array index there.
         reserved_at: Unix time of the reservation.
         gpu_hours: The most it can cost.
@@ -233,11 +295,14 @@ class History:
         repeats: Attempts by cell and repeat.
         submissions: Attempts of each submission, by array index.
         problems: Events that contradict what went before, in words.
+        unreserved: Events of submissions whose reservation is not there (its line is damaged). Which attempts they
+            are about is not known until a reservation of that name comes, be it late; then they are taken in.
     """
 
     repeats: dict[RepeatKey, RepeatHistory] = field(default_factory=dict)
     submissions: dict[str, list[AttemptState]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    unreserved: dict[str, list[Submitted | Refused | Released]] = field(default_factory=dict)
 
     def of(self, cell_id: str, repeat: int) -> RepeatHistory:
         """Attempts at one repeat; empty where there were none."""
@@ -264,67 +329,118 @@ def _reserved(history: History, event: Reserved) -> None:
     if event.submission in history.submissions:
         history.problems.append(f"submission {event.submission} was reserved twice")
         return
-    states = [
-        AttemptState(
-            key=key,
-            submission=event.submission,
-            index=index,
-            reserved_at=event.time,
-            gpu_hours=event.gpu_hours,
-            gpus=event.gpus,
-        )
-        for index, key in enumerate(event.tasks)
-    ]
+    states = [_reserve(history, event, index, key) for index, key in enumerate(event.tasks)]
     history.submissions[event.submission] = states
-    for state in states:
-        history.repeats.setdefault((state.key.cell_id, state.key.repeat), RepeatHistory()).attempts.append(state)
+    for held in history.unreserved.pop(event.submission, ()):
+        history.apply(held)
 
 
-def _of_submission(history: History, name: str) -> list[AttemptState]:
-    if name not in history.submissions:
-        history.problems.append(f"submission {name} has events but no reservation")
-    return history.submissions.get(name, [])
+def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> AttemptState:
+    attempts = history.repeats.setdefault((key.cell_id, key.repeat), RepeatHistory()).attempts
+    for other in attempts:
+        if other.key == key and not other.submission:
+            # It ended, or was cancelled, under a reservation that comes late.
+            other.submission, other.index, other.reserved_at = event.submission, index, event.time
+            other.gpu_hours, other.gpus = event.gpu_hours, event.gpus
+            return other
+        if other.key == key:
+            history.problems.append(f"attempt {key} was reserved by {other.submission} and by {event.submission}")
+        elif other.in_flight:
+            history.problems.append(f"attempt {key} was reserved while {other.key} was in flight")
+    state = AttemptState(
+        key=key,
+        submission=event.submission,
+        index=index,
+        reserved_at=event.time,
+        gpu_hours=event.gpu_hours,
+        gpus=event.gpus,
+    )
+    _insert(attempts, state)
+    return state
+
+
+def _insert(attempts: list[AttemptState], state: AttemptState) -> None:
+    attempts.append(state)
+    if len(attempts) > 1 and attempts[-2].key.attempt > state.key.attempt:
+        attempts.sort(key=lambda attempt: attempt.key.attempt)
+
+
+def _attempts_of(history: History, event: Submitted | Refused | Released) -> list[AttemptState]:
+    states = history.submissions.get(event.submission)
+    if states is None:
+        if event.submission not in history.unreserved:
+            history.problems.append(f"submission {event.submission} has events but no reservation")
+        history.unreserved.setdefault(event.submission, []).append(event)
+    return states or []
 
 
 def _submitted(history: History, event: Submitted) -> None:
-    for state, job_id in zip(_of_submission(history, event.submission), event.jobs, strict=False):
+    states = _attempts_of(history, event)
+    if states and len(states) != len(event.jobs):
+        counts = f"{len(event.jobs)} jobs for {len(states)} attempts"
+        history.problems.append(f"submission {event.submission} was given {counts}")
+    for state, job_id in zip(states, event.jobs, strict=False):
         state.job_id = job_id
+        if state.released or state.outcome is Outcome.REJECTED_BY_SCHEDULER:
+            # The job exists after all: it must be watched, or the repeat would be run twice.
+            history.problems.append(f"attempt {state.key} was given up, yet is job {job_id}")
+            state.released, state.outcome, state.reason, state.ended_at = False, None, "", None
+            state.gpu_seconds = None
 
 
 def _refused(history: History, event: Refused) -> None:
-    for state in _of_submission(history, event.submission):
-        if state.outcome is None:
-            state.outcome, state.reason, state.ended_at = Outcome.REJECTED_BY_SCHEDULER, event.reason, event.time
-            state.gpu_seconds = 0.0
+    for state in _attempts_of(history, event):
+        if not state.in_flight:
+            continue
+        if state.job_id is not None:
+            history.problems.append(f"attempt {state.key} is job {state.job_id}, yet was refused")
+            continue
+        state.outcome, state.reason, state.ended_at = Outcome.REJECTED_BY_SCHEDULER, event.reason, event.time
+        state.gpu_seconds = 0.0
 
 
 def _released(history: History, event: Released) -> None:
-    for state in _of_submission(history, event.submission):
+    for state in _attempts_of(history, event):
+        if state.job_id is not None or state.outcome is not None:
+            history.problems.append(f"attempt {state.key} did happen, yet was released")
+            continue
         state.released, state.reason = True, event.reason
 
 
 def _ended(history: History, event: Ended) -> None:
-    state = history.attempt(event.key)
-    if state is None:
+    attempts = history.repeats.setdefault((event.key.cell_id, event.key.repeat), RepeatHistory()).attempts
+    states = [state for state in attempts if state.key == event.key]
+    if not states:
+        # The line of its reservation is lost; what it measured is not, nor is its number used again.
         history.problems.append(f"attempt {event.key} ended but was never reserved")
-        return
-    if state.outcome is Outcome.SUCCEEDED:
-        return  # a finished measurement stands, whatever is said later
-    state.outcome, state.reason, state.ended_at = event.outcome, event.reason, event.time
-    state.gpu_seconds, state.evidence = event.gpu_seconds, event.evidence
+        state = AttemptState(key=event.key, submission="", index=0, reserved_at=event.time, gpu_hours=0.0, gpus=0)
+        _insert(attempts, state)
+        states = [state]
+    for state in states:
+        if state.outcome is Outcome.SUCCEEDED:
+            continue  # a finished measurement stands, whatever is said later
+        if state.released:
+            history.problems.append(f"attempt {event.key} was released, yet ended")
+            state.released = False
+        state.outcome, state.reason, state.ended_at = event.outcome, event.reason, event.time
+        state.gpu_seconds, state.evidence = event.gpu_seconds, event.evidence
 
 
 def _cancel_requested(history: History, event: CancelRequested) -> None:
     for key in event.keys:
         state = history.attempt(key)
-        if state is not None:
+        if state is None:
+            history.problems.append(f"attempt {key} was cancelled but never reserved")
+        else:
             state.is_cancel_requested = True
 
 
 def _reopened(history: History, event: Reopened) -> None:
     for key in event.repeats:
         repeat = history.repeats.setdefault(key, RepeatHistory())
-        repeat.reopened_after = repeat.highest_number
+        # An attempt in flight was not what the user had given up on: how it ends is judged anew.
+        over = (attempt.key.attempt for attempt in repeat.attempts if not attempt.in_flight)
+        repeat.reopened_after = max(over, default=0)
 
 
 _APPLY: Mapping[type, Any] = {
