@@ -113,9 +113,12 @@ def bring_up(cluster: Cluster) -> None:
     try:
         cluster.up()
     except CannotRunHereError as error:
-        if os.environ.get("REQUIRE_SLURM") == "1":
-            pytest.fail(f"REQUIRE_SLURM=1, but there is no Slurm: {error}", pytrace=False)
-        pytest.skip(f"no Slurm: {error}")
+        reason = str(error)
+    else:
+        return
+    if os.environ.get("REQUIRE_SLURM") == "1":
+        pytest.fail(f"REQUIRE_SLURM=1, but there is no Slurm: {reason}", pytrace=False)
+    pytest.skip(f"no Slurm: {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,7 @@ from tools.slurmbox.settings import (
     write_settings,
 )
 
+SCRIPT = Path(__file__).resolve().parents[1] / "private_slurm.py"
 ACCOUNT = "sweep"
 TEST_JOB = "slurm-up"
 SET_NOT_KEPT = "What --set asked for is not kept: `up` without it goes back to what was before."
@@ -160,7 +161,7 @@ class Cluster:
         sizes = {name: value for name, value in asked.items() if value is not None}
         if self._is_up_as(self._wanted(sizes, set_values or {})):
             return False
-        _require_root("up")
+        _require_root("up", self.layout.root)
         with locked(self.layout.lock):
             wanted = self._wanted(sizes, set_values or {})  # again: another `up` may have just ended
             if self._is_up_as(wanted):
@@ -363,7 +364,7 @@ class Cluster:
 
     def down(self, *, purge: bool = False) -> None:
         """Cancel all jobs and stop every process of this cluster; with `purge` remove DIR as well."""
-        _require_root("down")
+        _require_root("down", self.layout.root)
         root = self.layout.root
         if purge and root.exists() and any(root.iterdir()) and not self.layout.settings_file.exists():
             raise PrivateSlurmError(f"{root} holds no private Slurm, so --purge leaves it. Remove it by hand.")
@@ -452,11 +453,10 @@ def _users() -> list[str]:
     return [name for name in dict.fromkeys(names) if name in known]
 
 
-def _require_root(verb: str) -> None:
+def _require_root(verb: str, root: Path) -> None:
     """Raise unless we are root: slurmd runs jobs as their users, and apt installs."""
     if os.geteuid() != 0:
-        script = Path(sys.argv[0]).resolve()
+        command = ["sudo", sys.executable, str(SCRIPT), verb, "--dir", str(root)]
         raise CannotRunHereError(
-            f"`{verb}` starts and stops daemons as root, and you are {getpass.getuser()}. Run it with sudo:\n"
-            f"  {shlex.join(['sudo', sys.executable, str(script), *sys.argv[1:]])}"
+            f"`{verb}` starts and stops daemons as root, and user {os.geteuid()} is not. Run:\n  {shlex.join(command)}"
         )
