@@ -1,0 +1,160 @@
+"""The main job on a real Slurm, as a user runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Shell, events, rows, stub_cluster, wait_for
+from tests.integration.conftest import SlurmUnderTest
+
+TINY = ["model=debug_1m", "seq_len=64", "trainer.steps=6", "trainer.warmup_steps=2", "trainer.threads_per_rank=1"]
+GRES = {"gpu_flag": "gres", "cpus_per_task": 1, "signal_delay_s": 10}
+
+
+@pytest.fixture
+def shell(slurm: SlurmUnderTest, tmp_path: Path) -> Shell:
+    return Shell(folder=tmp_path, env=slurm.env, config_dir=tmp_path / "conf")
+
+
+def _stub(shell: Shell, name: str, **changes: object) -> tuple[list[str], Path]:
+    assert shell.config_dir is not None
+    stub_cluster(shell.config_dir, name, base="slurm", **{"slurm": GRES, **changes})  # type: ignore[arg-type]  # keywords
+    return ["+grid=weak_scaling", f"cluster={name}", *TINY], shell.folder / "runs" / f"weak_scaling-{name}"
+
+
+def _jobs_of(slurm: SlurmUnderTest, run_dir: Path) -> list[str]:
+    """Every job, whatever became of it, that accounting knows under the names of the run's submissions."""
+    names = {path.stem for path in run_dir.glob("submissions/*.json")}
+    found = slurm.run("sacct", "-X", "-n", "-P", "-S", "now-1hours", "-o", "JobID,JobName").splitlines()
+    return [line.split("|")[0] for line in found if line.split("|")[1] in names]
+
+
+def _running(slurm: SlurmUnderTest, run_dir: Path) -> bool:
+    names = {path.stem for path in run_dir.glob("submissions/*.json")}
+    queue = slurm.run("squeue", "--array", "-h", "-o", "%j|%T").splitlines()
+    return any(line.split("|") == [name, "RUNNING"] for line in queue for name in names)
+
+
+@pytest.mark.slurm
+@pytest.mark.torchrun
+def test_a_killed_orchestrator_over_real_training_is_resumed_with_the_same_jobs_and_a_complete_table(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    shell = Shell(folder=tmp_path, env=slurm.env)
+    run_dir = tmp_path / "runs" / "weak_scaling-private_slurm"
+    words = ["+grid=weak_scaling", "cluster=private_slurm", "nodes=[1,2,4]", *TINY]
+    first = shell.start(*words)
+    wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
+    first.kill()
+    first.wait()
+    jobs = [event["jobs"] for event in events(run_dir, "submitted")]
+    second = shell.run(*words, timeout_s=280)
+    assert second.code == 0, second.err
+    assert [event["jobs"] for event in events(run_dir, "submitted")][: len(jobs)] == jobs
+    assert len(_jobs_of(slurm, run_dir)) == 3, "no job was doubled"
+    table = rows(run_dir)
+    assert [(row["nodes"], row["status"]) for row in table] == [("1", "measured"), ("2", "measured"), ("4", "measured")]
+    assert {row["attempt"].rsplit("/", 1)[1] for row in table} == {"attempt-01"}
+    reserved = slurm.run("sacct", "-X", "-n", "-P", "-S", "now-1hours", "-o", "JobName,AllocTRES").splitlines()
+    names = {path.stem for path in run_dir.glob("submissions/*.json")}
+    mine = [line for line in reserved if line.split("|")[0] in names]
+    assert sorted(line.partition("gres/gpu=")[2].split(",")[0] for line in mine) == ["1", "2", "4"]
+
+
+@pytest.mark.slurm
+def test_a_job_whose_node_fails_is_retried_and_the_table_is_complete(slurm: SlurmUnderTest, shell: Shell) -> None:
+    words, run_dir = _stub(shell, "failing", seconds=8)
+    started = shell.start(*words, "nodes=1")
+    wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
+    (submitted,) = events(run_dir, "submitted")
+    (job,) = submitted["jobs"]  # type: ignore[misc]  # a list of ids
+    node = slurm.run("squeue", "-h", "-j", job, "-o", "%N")
+    slurm.fail_node(node)
+    try:
+        text, _ = started.communicate(timeout=120)
+    finally:
+        slurm.restore_node(node)
+    assert started.returncode == 0, text
+    assert [event["outcome"] for event in events(run_dir, "ended")] == ["NODE_FAIL", "SUCCEEDED"]
+    (row,) = rows(run_dir)
+    assert row["status"] == "measured"
+    assert row["attempt"].endswith("attempt-02")
+
+
+@pytest.mark.slurm
+def test_a_sweep_that_was_left_is_taken_over_later(slurm: SlurmUnderTest, shell: Shell) -> None:
+    words, run_dir = _stub(shell, "left", seconds=3)
+    left = shell.run(*words, "nodes=[1,2]", "watch=false")
+    assert left.code == 3, left.err
+    assert len(events(run_dir, "submitted")) == 2
+    taken = shell.run(*words, "nodes=[1,2]")
+    assert taken.code == 0, taken.err
+    assert len(events(run_dir, "submitted")) == 2
+    assert [row["status"] for row in rows(run_dir)] == ["measured", "measured"]
+
+
+@pytest.mark.slurm
+def test_ctrl_c_leaves_the_jobs_running_and_says_so(slurm: SlurmUnderTest, shell: Shell) -> None:
+    import signal
+
+    words, run_dir = _stub(shell, "interrupted", seconds=5)
+    started = shell.start(*words, "nodes=1")
+    wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
+    started.send_signal(signal.SIGINT)
+    text, _ = started.communicate(timeout=30)
+    assert started.returncode == 130
+    assert "1 jobs go on" in text
+    assert shell.run(*words, "nodes=1").code == 0
+    assert len(_jobs_of(slurm, run_dir)) == 1
+
+
+@pytest.mark.slurm
+def test_equal_cells_go_out_as_one_array_and_cancel_ends_one_of_them_only(slurm: SlurmUnderTest, shell: Shell) -> None:
+    words, run_dir = _stub(shell, "array", seconds=6)
+    words = [word for word in words if not word.startswith("seq_len")]
+    left = shell.run(*words, "nodes=1", "seq_len=[32,64,96]", "watch=false")
+    assert left.code == 3, left.err
+    (submitted,) = events(run_dir, "submitted")
+    assert len(submitted["jobs"]) == 3  # type: ignore[arg-type]  # a list of ids
+    status = shell.status(run_dir)
+    cell = status["cells"][1]["cell"]  # type: ignore[index]  # JSON
+    cancelled = shell.run("cancel", cell, f"run_dir={run_dir}")
+    assert cancelled.code == 0, cancelled.err
+    done = shell.run(*words, "nodes=1", "seq_len=[32,64,96]")
+    assert done.code == 1, done.err
+    assert [row["status"] for row in rows(run_dir)] == ["measured", "cancelled", "measured"]
+
+
+@pytest.mark.slurm
+def test_a_refused_submission_shows_slurms_own_words(slurm: SlurmUnderTest, shell: Shell) -> None:
+    words, run_dir = _stub(shell, "refused", slurm={**GRES, "partition": "no_such_partition"})
+    done = shell.run(*words, "nodes=1")
+    assert done.code == 1
+    (row,) = rows(run_dir)
+    assert row["status"] == "rejected_by_scheduler"
+    assert "invalid partition specified: no_such_partition" in row["reason"]
+
+
+@pytest.mark.slurm
+def test_code_that_changes_while_jobs_are_queued_is_an_error_of_the_attempt_not_a_number(
+    slurm: SlurmUnderTest, shell: Shell
+) -> None:
+    words, run_dir = _stub(shell, "altered")
+    slurm.run("scontrol", "update", "partitionname=debug", "state=down")
+    try:
+        assert shell.run(*words, "nodes=1", "watch=false").code == 3
+        (module,) = run_dir.glob("sources/*/trainer/__init__.py")
+        module.chmod(0o600)
+        module.write_text("altered = True\n")
+    finally:
+        slurm.run("scontrol", "update", "partitionname=debug", "state=up")
+    # The same command would put the copy right before the job starts; here the job has read it first.
+    wait_for(lambda: any(run_dir.glob("cells/*/repeat-01/attempt-01/error-node-0.json")), 60, "the launcher refuses")
+    done = shell.run(*words, "nodes=1")
+    assert done.code == 1, done.err
+    (row,) = rows(run_dir)
+    assert row["status"] == "trainer_error"
+    assert "sources" in row["reason"]
+    assert row["tokens_per_s"] == ""
