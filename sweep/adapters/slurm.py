@@ -34,6 +34,8 @@ _JOB_ID = re.compile(r"\d+(_\d+)?")
 _OVER_ALREADY = re.compile(r"invalid job id specified|already completing or completed", re.IGNORECASE)
 # Clocks of the login node and of the controller may differ, and sacct takes a day at its midnight.
 _MARGIN_S = 86_400.0
+# Without both of these, sacct keeps silent about what was cancelled before it could ever run, unless asked by id.
+_EVERY_STATE = ("-s", "BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,RS,RV,S,TO", "-E", "now+1days")
 
 
 class SlurmScheduler:
@@ -98,7 +100,8 @@ class SlurmScheduler:
         """
         found = bases(self._squeue("%i", f"--name={submission.name}"))
         if not found and self._spec.sacct:
-            found = bases(self._sacct("JobID", since=submission.created_at, more=[f"--name={submission.name}"]))
+            by_name = [f"--name={submission.name}", *_EVERY_STATE]
+            found = bases(self._sacct("JobID", since=submission.created_at, more=by_name))
         if len(found) > 1:
             raise SchedulerError(
                 f"{len(found)} jobs have the name {submission.name}: {', '.join(found)}. At most one can be this "

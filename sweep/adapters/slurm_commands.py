@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_exponential
 
 from sweep.core.environment import scrubbed
 from sweep.ports import SchedulerError
@@ -27,15 +27,17 @@ _FOR_ASKING = {
     # The default of 64 bytes cuts the task list of a sparse array short.
     "SLURM_BITSTR_LEN": "1024",
 }
-_PREFIX = re.compile(r"^\w+: (?:(?:error|fatal): )?")
+_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel): (?:(?:error|fatal): )?")
 _TRANSIENT = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|reset|timed out)|zero bytes|standby mode"
     r"|problem talking to the database|unable to connect to database|sending persistconn|broken pipe|send failure"
-    r"|receive failure|temporarily un|transport endpoint|configuration source",
+    r"|receive failure|temporarily un|transport endpoint",
     re.IGNORECASE,
 )
 # squeue says these, prints nothing, and exits with 0: taken for an answer, they would make every job look gone.
 _NO_ANSWER = re.compile(r"error: invalid user", re.IGNORECASE)
+# Slurm's commands try for MessageTimeout themselves (29 s were seen): what took that long is not asked again at once.
+_PATIENCE_S = 20.0
 _LONGEST_ARGUMENTS_BYTES = 100_000
 
 
@@ -111,7 +113,7 @@ class SlurmCommands:
             SchedulerError: If it failed, or still could not reach the controller after some attempts.
         """
         retrying = Retrying(
-            stop=stop_after_attempt(self._attempts),
+            stop=stop_after_attempt(self._attempts) | stop_after_delay(_PATIENCE_S),
             wait=wait_exponential(multiplier=self._backoff_s, max=10),
             retry=retry_if_exception_type(_TransientSchedulerError),
             sleep=self._sleep,

@@ -30,7 +30,7 @@ RULES: tuple[tuple[str, Meaning], ...] = (
     (r"connection reset|broken pipe|transport endpoint", Meaning.UNCERTAIN),
     # The request never reached a controller that takes jobs.
     (r"\(connect failure\)|connection refused|unable to resolve|standby mode", Meaning.UNREACHED),
-    (r"configuration source|munge|authentication|credential", Meaning.UNREACHED),
+    (r"configuration (source|file)|munge|authentication|credential", Meaning.UNREACHED),
     (r"unable to contact slurm controller", Meaning.UNCERTAIN),
     # Limits on how much may be submitted, and what is only out of service: QOSMaxSubmitJobPerUserLimit,
     # AssocMaxSubmitJobLimit, QOSGrpSubmitJobsLimit, AssocGrpSubmitJobsLimit ... "Job violates accounting/QOS policy"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%r"
 SACCT_FORMAT = "JobID,State,NodeList,Start,End,ExitCode,Reason"
 
-_JOB_ID = re.compile(r"(?P<base>\d+)(?:_(?:(?P<index>\d+)|\[(?P<indices>[^\]]*)\]?))?")
+_JOB_ID = re.compile(r"(?P<base>\d+)(?:_(?:(?P<index>\d+)|\[(?P<indices>[^\]]*)(?P<closed>\])?))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _UNKNOWN = ("", "None", "NONE", "N/A", "Unknown", "(null)", "None assigned", "n/a")
 
@@ -56,15 +56,17 @@ def parse_row_id(text: str) -> tuple[str, list[str], bool] | None:
     """A first column as (array or job, ids that it names, whether these are all that the row speaks of).
 
     None for anything that is neither a job nor array tasks, such as a step. Every form was seen in Slurm's own output:
-    ``42``, ``42_7``, ``42_[0-2,5%2]``, ``42_[3-49:2%1]`` and, cut short, ``42_[2,5,7-9,...]``.
+    ``42``, ``42_7``, ``42_[0-2,5%2]``, ``42_[3-49:2%1]`` and, cut short, ``42_[4,7,11...%2]`` and ``42_[4,7,11,1``.
     """
     match = _JOB_ID.fullmatch(text.strip())
     if match is None:
         return None
     base = match["base"]
     if match["indices"] is not None:
-        indices, is_whole = _parse_indices(match["indices"])
-        return base, [f"{base}_{index}" for index in indices], is_whole
+        # Without its bracket even the last number may be cut: 56 was seen as 5.
+        listed = match["indices"] if match["closed"] else match["indices"].rpartition(",")[0]
+        indices, is_whole = _parse_indices(listed)
+        return base, [f"{base}_{index}" for index in indices], is_whole and bool(match["closed"])
     if match["index"] is not None:
         return base, [f"{base}_{int(match['index'])}"], True
     return base, [base], False
@@ -156,7 +158,7 @@ def parse_time(text: str) -> float | None:
         return float(text) or None
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

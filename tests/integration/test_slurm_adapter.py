@@ -1,0 +1,280 @@
+"""The Slurm scheduler on a real Slurm: jobs run to their ends, and what it says of them is true."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from sweep.adapters.slurm import SlurmScheduler
+from sweep.adapters.slurm_commands import SlurmCommands
+from sweep.adapters.slurm_script import log_file
+from sweep.core.attempt import AttemptKey, JobReport, Outcome, Phase
+from sweep.core.spec import GpuFlag, LaunchSpec, SlurmSpec
+from sweep.core.submission import Submission
+from sweep.ports import SubmissionRejectedError
+from tests.integration.conftest import SlurmUnderTest
+
+pytestmark = pytest.mark.slurm
+
+SITE = SlurmSpec(mem="100", cpus_per_task=1)
+
+# In the place of the snapshot's launcher: says what it was given, and then sleeps for as long as it was told.
+_LAUNCH = """
+import json, os, sys, time
+said = {"argv": sys.argv[1:], "file": __file__, "environ": dict(os.environ)}
+name, node = os.environ["SLURM_JOB_NAME"], os.environ["SLURM_NODEID"]
+folder = os.path.join(os.path.dirname(sys.argv[2]), "said")
+os.makedirs(folder, exist_ok=True)
+with open(os.path.join(folder, f"{name}-{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}-{node}"), "w") as file:
+    json.dump(said, file)
+print("node", node, "was here", flush=True)
+time.sleep(float(os.environ.get("STUB_SLEEP_S", "0")))
+"""
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run directory whose name no shell and no Slurm pattern may read; the sources in it are the stub."""
+    run = tmp_path / "it's a run %j"
+    (run / "sources" / "sweep").mkdir(parents=True)
+    (run / "sources" / "sweep" / "__init__.py").touch()
+    (run / "sources" / "sweep" / "launch.py").write_text(_LAUNCH)
+    return run
+
+
+def submission(run: Path, name: str, *, tasks: int = 1, nodes: int = 1, gpus_per_node: int = 1) -> Submission:
+    keys = tuple(AttemptKey(cell_id=f"{number:016x}", repeat=1, attempt=1) for number in range(tasks))
+    return Submission(
+        name=f"{name}-{time.time_ns():x}",
+        run_dir=str(run),
+        created_at=time.time(),
+        tasks=keys,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        device_type="cpu",
+        walltime_min=5,
+        sources_dir=str(run / "sources"),
+        sources_hash="0123",
+        launch=LaunchSpec(),
+    )
+
+
+def scheduler(slurm: SlurmUnderTest, spec: SlurmSpec = SITE, **environ: str) -> SlurmScheduler:
+    return SlurmScheduler(spec, commands=SlurmCommands({**slurm.env, **environ}))
+
+
+def watch(
+    on: SlurmScheduler, jobs: tuple[str, ...], until: Callable[[JobReport], bool], timeout_s: float = 60
+) -> Mapping[str, JobReport]:
+    """Poll until every job is as wanted; whatever is said on the way, no job may ever seem to be gone."""
+    since, deadline = time.time(), time.monotonic() + timeout_s
+    while True:
+        reports = on.poll(jobs, since=since)
+        assert Phase.ABSENT not in {report.phase for report in reports.values()}
+        if all(map(until, reports.values())):
+            return reports
+        assert time.monotonic() < deadline, reports
+        time.sleep(0.3)
+
+
+def has_ended(report: JobReport) -> bool:
+    return report.phase is Phase.ENDED
+
+
+def is_running(report: JobReport) -> bool:
+    return report.phase is Phase.RUNNING
+
+
+def said(run: Path, of: Submission, index: int = 0, node: int = 0) -> dict[str, dict[str, str]]:
+    return json.loads((run / "submissions" / "said" / f"{of.name}-{index}-{node}").read_text())
+
+
+def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, run_dir: Path) -> None:
+    """With what a site's settings and an enclosing job may put in the way."""
+    spec = replace(
+        SITE,
+        partition="debug",
+        sbatch={"comment": 'it\'s "ours" #1', "export": "NONE"},
+        setup=("export FROM_SETUP=1",),
+        container=("env", '"FROM_CONTAINER=$FROM_SETUP"'),
+    )
+    inherited = {"SLURM_CPU_BIND": "none", "SBATCH_PARTITION": "nope", "SLURM_ARRAY_TASK_ID": "7", "RANK": "3"}
+    on = scheduler(slurm, spec, **inherited)
+    array, pair = submission(run_dir, "array", tasks=3), submission(run_dir, "pair", nodes=2, gpus_per_node=3)
+    began = time.time()
+    jobs = (*on.submit(array), *on.submit(pair))
+    assert [job.partition("_")[2] for job in jobs] == ["0", "1", "2", ""]
+    reports = watch(on, jobs, has_ended)
+    assert {report.state for report in reports.values()} == {"COMPLETED"}
+    for report in reports.values():
+        assert report.started_at is not None
+        assert report.ended_at is not None
+        # Slurm counts whole seconds.
+        assert began - 1 <= report.started_at <= report.ended_at <= time.time() + 1
+    assert [len(reports[job].nodes) for job in jobs] == [1, 1, 1, 2]
+    assert set(reports[jobs[3]].nodes) <= set(slurm.nodes)
+
+    for index in range(3):
+        environ = said(run_dir, array, index)["environ"]
+        assert environ["SLURM_ARRAY_TASK_ID"] == str(index)
+        assert environ["SLURM_GPUS_ON_NODE"] == "1"
+    for node in range(2):
+        word = said(run_dir, pair, node=node)
+        assert word["argv"] == ["--submission", f"{run_dir}/{pair.file}"]
+        assert word["file"] == f"{run_dir}/sources/sweep/launch.py"
+        assert word["environ"]["SLURM_GPUS_ON_NODE"] == "3"
+        assert word["environ"]["SLURM_NTASKS"] == "2"
+        assert word["environ"]["FROM_CONTAINER"] == "1"
+        assert word["environ"].get("SLURM_CPU_BIND") != "none"
+        assert word["environ"].keys().isdisjoint({"SBATCH_PARTITION", "RANK", "SLURM_ARRAY_TASK_ID"})
+    logs = run_dir / "submissions" / "logs"
+    assert sorted((run_dir / log_file(pair.name, jobs[3])).read_text().splitlines()) == [
+        "0: node 0 was here",
+        "1: node 1 was here",
+    ]
+    assert len(list(logs.iterdir())) == 2 + 4  # a script for each submission, a log for each job
+
+    # Accounting says the same, once the queue has forgotten.
+    accounting = dict(on._accounting(jobs, began).exact)
+    deadline = time.monotonic() + 30
+    while set(accounting) != set(jobs) or not all(map(has_ended, accounting.values())):
+        assert time.monotonic() < deadline, accounting
+        time.sleep(0.5)
+        accounting = dict(on._accounting(jobs, began).exact)
+    assert {job: replace(report, exit_code=None) for job, report in accounting.items()} == dict(reports)
+    assert {report.exit_code for report in accounting.values()} == {0}
+
+
+def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
+    slurm: SlurmUnderTest, run_dir: Path
+) -> None:
+    """Held and then cancelled: what never ran is in accounting too."""
+    held = scheduler(slurm, replace(SITE, sbatch={"hold": True}))
+    lost = submission(run_dir, "lost", tasks=2)
+    assert held.find(lost) is None
+    jobs = held.submit(lost)
+    on = scheduler(slurm)
+    assert on.find(lost) == jobs
+    assert on.find(replace(lost, name=lost.name[:-1])) is None
+    assert all(report.phase is Phase.PENDING for report in on.poll(jobs, since=lost.created_at).values())
+    on.cancel(jobs)
+    watch(on, jobs, has_ended)
+    deadline = time.monotonic() + 30
+    forgetful = scheduler(slurm)
+    # As after MinJobAge, for which this does not wait: the queue has forgotten it.
+    forgetful._squeue = lambda *_: ""  # type: ignore[method-assign]  # the one method that asks squeue
+    while (found := forgetful.find(lost)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert found == jobs
+
+
+def test_kill_minus_9_between_sbatch_and_recording_loses_no_job(slurm: SlurmUnderTest, run_dir: Path) -> None:
+    """A wrapper of sbatch kills who called it as soon as Slurm has taken the job."""
+    real = slurm.run("sh", "-c", "command -v sbatch")
+    wrapper = run_dir / "bin" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\n{real} "$@"\nkill -9 $PPID\n')
+    wrapper.chmod(0o755)
+    lost = submission(run_dir, "killed")
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom sweep.adapters.slurm import SlurmScheduler\n"
+        "from sweep.core.spec import SlurmSpec\nfrom sweep.core.submission import Submission\n"
+        "SlurmScheduler(SlurmSpec(mem='100')).submit(Submission.parse(Path(sys.argv[1]).read_text()))\n"
+    )
+    file = run_dir / lost.file
+    file.parent.mkdir(parents=True)
+    file.write_text(lost.render())
+    env = {**slurm.env, "PATH": f"{wrapper.parent}:{slurm.env['PATH']}"}
+    done = subprocess.run([sys.executable, "-c", code, str(file)], env=env, timeout=60, check=False)
+    assert done.returncode == -9
+    on = scheduler(slurm)
+    found = on.find(lost)
+    assert found is not None
+    assert {report.state for report in watch(on, found, has_ended).values()} == {"COMPLETED"}
+
+
+def test_a_cancelled_job_ends_and_cancelling_it_again_is_no_error(slurm: SlurmUnderTest, run_dir: Path) -> None:
+    on = scheduler(slurm, STUB_SLEEP_S="120")
+    jobs = on.submit(submission(run_dir, "cancelled", tasks=3))
+    watch(on, jobs, is_running)
+    on.cancel(jobs[:2])
+    reports = watch(on, jobs[:2], has_ended)
+    assert {on.outcome_of(report) for report in reports.values()} == {Outcome.CANCELLED}
+    assert on.poll(jobs[2:], since=time.time())[jobs[2]].phase is Phase.RUNNING
+    on.cancel(jobs)
+    on.cancel(jobs)
+    watch(on, jobs, has_ended)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (
+            replace(SITE, partition="a; touch HACKED"),
+            "invalid partition specified: a; touch HACKED; Batch job submission",
+        ),
+        (replace(SITE, account="nobodys"), "Invalid account or account/partition combination"),
+        (replace(SITE, exclude="no-such-node"), "Invalid node name specified"),
+        (
+            replace(SITE, gpu_flag=GpuFlag.GRES, sbatch={"gres": "gpu:99"}),
+            "Requested node configuration is not available",
+        ),
+    ],
+)
+def test_a_refused_submission_gives_slurms_words(
+    slurm: SlurmUnderTest, run_dir: Path, spec: SlurmSpec, words: str
+) -> None:
+    with pytest.raises(SubmissionRejectedError, match=f".*{words}") as caught:
+        scheduler(slurm, spec).submit(submission(run_dir, "refused"))
+    assert not caught.value.is_transient
+    assert not list(run_dir.rglob("HACKED"))
+
+
+def test_a_job_that_slurm_records_while_refusing_it_counts_as_rejected(slurm: SlurmUnderTest, run_dir: Path) -> None:
+    """More GPUs than a node has: sbatch fails, and yet there is a job of that name."""
+    on = scheduler(slurm)
+    refused = submission(run_dir, "too-many-gpus", gpus_per_node=99)
+    with pytest.raises(SubmissionRejectedError, match="Requested node configuration is not available"):
+        on.submit(refused)
+    found = on.find(refused)
+    if found is None:
+        pytest.skip("this version of Slurm keeps no record of what it refuses")
+    report = on.poll(found, since=refused.created_at)[found[0]]
+    assert on.outcome_of(report) is Outcome.REJECTED_BY_SCHEDULER
+
+
+def test_a_submit_limit_is_a_refusal_that_passes(slurm: SlurmUnderTest, run_dir: Path) -> None:
+    slurm.run("sacctmgr", "-i", "modify", "qos", "low", "set", "MaxSubmitJobsPerUser=2")
+    on, deadline = scheduler(slurm, replace(SITE, qos="low")), time.monotonic() + 20
+
+    def submit_until_limited() -> None:
+        while time.monotonic() < deadline:  # the controller hears of the limit a moment later
+            on.cancel(on.submit(submission(run_dir, "limited", tasks=3)))
+            time.sleep(0.5)
+
+    try:
+        with pytest.raises(SubmissionRejectedError, match=r"^QOSMaxSubmitJobPerUserLimit; ") as caught:
+            submit_until_limited()
+    finally:
+        slurm.run("sacctmgr", "-i", "modify", "qos", "low", "set", "MaxSubmitJobsPerUser=-1")
+    assert caught.value.is_transient
+
+
+def test_a_job_past_its_time_is_a_timeout(slurm: SlurmUnderTest, run_dir: Path) -> None:
+    on = scheduler(slurm, STUB_SLEEP_S="300")
+    jobs = on.submit(submission(run_dir, "late"))
+    (report,) = watch(on, jobs, is_running).values()
+    assert report.ended_at is None
+    # Its end is set to be now instead of in five minutes; slurmctld looks every half minute.
+    slurm.run("scontrol", "update", f"jobid={jobs[0]}", f"EndTime={datetime.now().isoformat(timespec='seconds')}")
+    (report,) = watch(on, jobs, has_ended, timeout_s=75).values()
+    assert on.outcome_of(report) is Outcome.TIMEOUT
