@@ -403,9 +403,11 @@ def build(cls: type[_Built], data: Mapping[str, object], where: str) -> _Built:
     return typing.cast("_Built", _build(cls, data, where))
 
 
-def _build(cls: Any, data: Mapping[str, object], where: str) -> object:
+def _build(cls: Any, data: object, where: str) -> object:
     known = {item.name for item in dataclasses.fields(cls)}
-    unknown = sorted(set(data) - known)
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}={data!r} is not a mapping.")
+    unknown = sorted(map(str, set(data) - known))
     if unknown:
         raise ValueError(f"{where} has the unknown field(s) {unknown}; known are {sorted(known)}.")
     hints = _hints(cls)
@@ -426,6 +428,8 @@ def convert_value(owner: type, name: str, value: object, where: str) -> object:
 
 
 def _convert(hint: Any, value: object, where: str) -> object:
+    if hint in (object, Any):
+        return value
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         if value is None:
             return None
@@ -438,8 +442,6 @@ def _convert(hint: Any, value: object, where: str) -> object:
     if typing.get_origin(hint) is Mapping:
         return _mapping(typing.get_args(hint)[1], value, where)
     if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}={value!r} is not a mapping.")
         return _build(hint, value, where)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return _enum(hint, value, where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Device:
     type: str
     match: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
-    peak_tflops: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    peak_tflops: Mapping[str, float] = field(default_factory=dict)
     memory_gib: float | None = None
     source: str = ""
 

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from sweep.core.attempt import AttemptKey, ErrorClass, RankError
-from sweep.core.cell import Cell, cell_from_json, cell_id, cell_to_json
+from sweep.core.attempt import AttemptKey, RankError
+from sweep.core.cell import Cell, cell_id, cell_to_json, convert_value
 from sweep.core.device import Device
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ STEPS_FILE = "steps.jsonl"
 RESULT_FILE = "result.json"
 ERROR_GLOB = "error-*.json"
 LOG_GLOB = "node-*.log"
+SOURCES = ("measured", "simulated", "imported")
+"""Where a result can come from; one series never mixes them."""
 
 
 def attempt_dir(key: AttemptKey) -> PurePosixPath:
@@ -91,8 +93,8 @@ def parse_object(text: str, kind: str) -> dict[str, Any]:
         RecordError: If it is no JSON object, or of another kind or version.
     """
     try:
-        data = json.loads(text)
-    except ValueError as error:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{kind} is not whole JSON ({error})") from error
     if not isinstance(data, dict):
         raise RecordError(f"{kind} is not a JSON object")
@@ -104,6 +106,33 @@ def parse_object(text: str, kind: str) -> dict[str, Any]:
             "Read it with the version that wrote it."
         )
     return data
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _read_fields(cls: type, data: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The fields of a record as their types; one with a default may be missing, an unknown one is left aside.
+
+    Raises:
+        RecordError: If a field is missing or of the wrong type.
+    """
+    values = {}
+    for item in fields(cls):
+        if item.name in data:
+            try:
+                values[item.name] = convert_value(cls, item.name, data[item.name], item.name)
+            except ValueError as error:
+                raise RecordError(f"{file} is damaged: {error}") from error
+        elif item.default is MISSING and item.default_factory is MISSING:
+            raise RecordError(f"{file} lacks {item.name!r}")
+    return values
+
+
+def _with_key(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's fields with the key, which lies flat in its file, as one of them."""
+    return {**data, "key": {name: data.get(name) for name in ("cell_id", "repeat", "attempt")}}
 
 
 def render(kind: str, body: Mapping[str, object]) -> str:
@@ -149,22 +178,12 @@ class CellFile:
         Raises:
             RecordError: If it is damaged, or its id is not that of its cell.
         """
-        data = parse_object(text, "cell")
-        try:
-            cell = cell_from_json(data["cell"])
-            device = Device.from_json(data["device"])
-            key = AttemptKey(cell_id=data["cell_id"], repeat=data["repeat"], attempt=data["attempt"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"cell.json: {error}") from error
-        if cell_id(cell) != key.cell_id:
-            raise RecordError(f"cell.json says cell {key.cell_id} but holds cell {cell_id(cell)}; it was altered.")
-        return cls(
-            cell=cell,
-            device=device,
-            key=key,
-            sources_hash=str(data.get("sources_hash", "")),
-            run_name=str(data.get("run_name", "")),
-        )
+        values = _read_fields(cls, _with_key(parse_object(text, "cell")), CELL_FILE)
+        file = cls(**values)
+        if cell_id(file.cell) != file.key.cell_id:
+            found = cell_id(file.cell)
+            raise RecordError(f"cell.json says cell {file.key.cell_id} but holds cell {found}; it was altered.")
+        return file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,10 +222,12 @@ class Step:
             RecordError: If the line is damaged.
         """
         try:
-            data = json.loads(line)
-            return cls(**{item.name: data[item.name] for item in fields(cls)})
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"a line of steps.jsonl is damaged: {error}") from error
+            data = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"a line of {STEPS_FILE} is damaged: {error}") from error
+        if not isinstance(data, dict):
+            raise RecordError(f"a line of {STEPS_FILE} is damaged: it is no JSON object")
+        return cls(**_read_fields(cls, data, f"a line of {STEPS_FILE}"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,6 +262,7 @@ class Result:
         versions: Versions of packages and libraries.
         environment: Environment variables that matter, secrets redacted.
         extra: Anything further a trainer records (profiles, memory by kind); read by name, never required.
+        source: One of :data:`SOURCES`.
     """
 
     key: AttemptKey
@@ -291,21 +313,9 @@ class Result:
         Raises:
             RecordError: If it is damaged, incomplete, physically impossible or of another attempt.
         """
-        data = parse_object(text, "result")
-        values: dict[str, Any] = {}
-        for item in fields(cls):
-            if item.name == "key":
-                continue
-            if item.name not in data:
-                raise RecordError(f"result.json lacks {item.name!r}")
-            values[item.name] = tuple(data[item.name]) if isinstance(data[item.name], list) else data[item.name]
-        try:
-            key = AttemptKey(cell_id=data["cell_id"], repeat=data["repeat"], attempt=data["attempt"])
-        except KeyError as error:
-            raise RecordError(f"result.json lacks {error}") from error
-        if expected is not None and key != expected:
-            raise RecordError(f"result.json is that of attempt {key}, not of {expected}")
-        result = cls(key=key, **values)
+        result = cls(**_read_fields(cls, _with_key(parse_object(text, "result")), RESULT_FILE))
+        if expected is not None and result.key != expected:
+            raise RecordError(f"result.json is that of attempt {result.key}, not of {expected}")
         result.check()
         return result
 
@@ -313,15 +323,23 @@ class Result:
         """Refuse numbers that no run can have.
 
         Raises:
-            RecordError: If the window is empty or a quantity has the wrong type or sign.
+            RecordError: If the window is empty, a quantity is negative or not finite, or the source is not known.
         """
         for name in ("window_steps", "window_tokens", "world_size", "n_params", "steps"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise RecordError(f"result.json has {name}={value!r}, not a positive whole number")
-        time_s = self.window_time_s
-        if type(time_s) not in (int, float) or not math.isfinite(time_s) or time_s <= 0:
-            raise RecordError(f"result.json has window_time_s={time_s!r}, not a positive number")
+        for name in ("window_energy_j", "peak_memory_bytes", "peak_reserved_bytes", "warmup_steps", "restart"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise RecordError(f"result.json has {name}={value!r}, not a number from 0")
+        if not 0 < self.window_time_s < math.inf:
+            raise RecordError(f"result.json has window_time_s={self.window_time_s!r}, not a positive number")
+        if self.warmup_steps + self.window_steps > self.steps:
+            shown = f"warmup_steps={self.warmup_steps} and window_steps={self.window_steps}"
+            raise RecordError(f"result.json has {shown}, more than its steps={self.steps}")
+        if self.source not in SOURCES:
+            raise RecordError(f"result.json has source={self.source!r}, not one of {', '.join(SOURCES)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -344,11 +362,7 @@ class Progress:
         Raises:
             RecordError: If it is damaged.
         """
-        data = parse_object(text, "progress")
-        try:
-            return cls(**{item.name: data[item.name] for item in fields(cls)})
-        except (KeyError, TypeError) as error:
-            raise RecordError(f"progress.json: {error}") from error
+        return cls(**_read_fields(cls, parse_object(text, "progress"), PROGRESS_FILE))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -398,14 +412,7 @@ class AttemptFile:
         Raises:
             RecordError: If it is damaged.
         """
-        data = parse_object(text, "attempt")
-        try:
-            key = AttemptKey(cell_id=data["cell_id"], repeat=data["repeat"], attempt=data["attempt"])
-            values = {item.name: data[item.name] for item in fields(cls) if item.name != "key"}
-        except KeyError as error:
-            raise RecordError(f"attempt.json lacks {error}") from error
-        values["hosts"], values["command"] = tuple(values["hosts"]), tuple(values["command"])
-        return cls(key=key, **values)
+        return cls(**_read_fields(cls, _with_key(parse_object(text, "attempt")), ATTEMPT_FILE))
 
 
 def render_error(error: RankError, *, exception: str = "", traceback: str = "") -> str:
@@ -420,10 +427,4 @@ def parse_error(text: str) -> RankError:
         RecordError: If it is damaged.
     """
     data = parse_object(text, "error")
-    try:
-        values = {item.name: data[item.name] for item in fields(RankError)}
-        values["error_class"] = ErrorClass(values["error_class"])
-        values["message"] = str(values["message"])
-    except (KeyError, ValueError) as error:
-        raise RecordError(f"an error file is damaged: {error}") from error
-    return RankError(**cast("Any", values))
+    return RankError(**_read_fields(RankError, {**data, "message": str(data.get("message", ""))}, "an error file"))
