@@ -60,8 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser().error(f"--out {arguments.out}: there is no such folder. Make it first.")
     ranks = Ranks.from_environment(os.environ)
     die_with_agent(ranks)
-    whereabouts = Whereabouts()
-    reporter = Reporter(arguments.out, ranks, whereabouts)
+    reporter = Reporter(arguments.out, ranks, Whereabouts())
     with reported(reporter):
         try:
             file = refusal.read_cell(arguments.cell)
@@ -74,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             _refuse(str(refused), reporter, ranks)
             return
         StopWatcher(reporter, ranks).start()
-        session.run(file, arguments.out, ranks, whereabouts, started_at=started_at)
+        session.run(file, arguments.out, ranks, reporter, started_at=started_at)
 
 
 def _refuse(reason: str, reporter: Reporter, ranks: Ranks) -> None:

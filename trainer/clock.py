@@ -70,9 +70,12 @@ class CudaClock:
 
     def n_ended(self) -> int:
         """Steps whose end the device has reached (``query`` asks without waiting)."""
-        while self._n_seen < len(self._ended) and self._ended[self._n_seen].query():  # type: ignore[no-untyped-call]  # torch does not annotate it
-            self._n_seen += 1
-        return self._n_seen
+        # Counted in a local variable: two threads ask, and neither may count a step of the other's again.
+        n_seen = self._n_seen
+        while n_seen < len(self._ended) and self._ended[n_seen].query():  # type: ignore[no-untyped-call]  # torch does not annotate it
+            n_seen += 1
+        self._n_seen = n_seen
+        return n_seen
 
     def durations_s(self) -> list[float]:
         """Seconds of each step."""

@@ -13,7 +13,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.record import rank_error, render_error
@@ -21,6 +21,7 @@ from trainer.files import publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import TracebackType
 
     from trainer.ranks import Ranks
 
@@ -101,7 +102,7 @@ class Reporter:
     def __init__(self, folder: Path, ranks: Ranks, whereabouts: Whereabouts) -> None:
         self._folder = folder
         self._ranks = ranks
-        self._whereabouts = whereabouts
+        self.whereabouts = whereabouts
         self._once = threading.Lock()
 
     def exception(self, error: BaseException) -> ErrorClass:
@@ -113,7 +114,7 @@ class Reporter:
 
     def report(self, error_class: ErrorClass, message: str, *, exception: str = "", trace: str = "") -> bool:
         """Write the file, unless this rank already has, or it would only repeat what its node has said."""
-        if self._whereabouts.is_done or not self._once.acquire(blocking=False):
+        if self.whereabouts.is_done or not self._once.acquire(blocking=False):
             return False
         if error_class in _CONSEQUENCES and self._is_said_on_node():
             return False
@@ -123,7 +124,7 @@ class Reporter:
             time=time.time(),
             error_class=error_class,
             message=message,
-            step=self._whereabouts.step,
+            step=self.whereabouts.step,
             memory_bytes=self._memory_bytes(),
         )
         path = self._folder / rank_error(self._ranks.rank)
@@ -141,7 +142,7 @@ class Reporter:
     def _memory_bytes(self) -> int | None:
         # After a device error even this question may raise.
         with contextlib.suppress(Exception):
-            return self._whereabouts.memory_bytes()
+            return self.whereabouts.memory_bytes()
         return None
 
     def _is_said_on_node(self) -> bool:
@@ -191,6 +192,67 @@ class StopWatcher:
         if not self._ranks.has_agent:
             return True
         return living_children(os.getppid()) >= self._ranks.local_world_size
+
+
+class HangWatcher:
+    """Ends a rank whose steps stop ending, which on a GPU nobody else does in time.
+
+    NCCL's own watchdog aborts the process when a collective runs into its time-out, and an aborted process leaves no
+    error file. This one asks how many steps have ended and speaks a little earlier.
+
+    Args:
+        reporter: Writes the error file.
+        n_done: Answers, without waiting, how many steps have ended.
+        limit_s: Seconds without a further step that are too many.
+        period_s: Seconds between two questions.
+        end: Ends the process with an exit code.
+    """
+
+    # NCCL's time-out begins with the collective, so after the last step that ended; this is earlier than that.
+    SHARE_OF_TIMEOUT = 0.95
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        n_done: Callable[[], int],
+        *,
+        limit_s: float,
+        period_s: float = 1.0,
+        end: Callable[[int], object] | None = None,
+    ) -> None:
+        self._reporter = reporter
+        self._n_done = n_done
+        self._limit_s = limit_s
+        self._period_s = period_s
+        self._end = end or leave
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._watch, name="hang-watcher", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        n_before, since = self._n_done(), time.monotonic()
+        while not self._over.wait(self._period_s):
+            n_now, now = self._n_done(), time.monotonic()
+            if n_now != n_before:
+                n_before, since = n_now, now
+            elif now - since > self._limit_s:
+                self._give_up(now - since)
+                return
+
+    def _give_up(self, waited_s: float) -> None:
+        self._reporter.report(
+            ErrorClass.COMMUNICATION,
+            f"no step has ended for {waited_s:.0f} s: a collective hangs, or a peer is lost. "
+            "If a step really takes that long, raise trainer.comm_timeout_s.",
+        )
+        self._end(EXIT_FAILED)
 
 
 def living_children(pid: int) -> int:

@@ -127,6 +127,9 @@ def _prefetch(model: Llama, blocks: list[nn.Module]) -> None:
     for this, following in itertools.pairwise(order):
         this.set_modules_to_forward_prefetch([following])
         following.set_modules_to_backward_prefetch([this])
+    # The backward pass ends with the embedding. With no target of its own it would gather, in every accumulated
+    # step, the head of an earlier micro-batch once more for nothing; the root has no parameters left to gather.
+    order[0].set_modules_to_backward_prefetch([cast("FSDPModule", model)])
 
 
 def _replicate(model: Llama, mesh: DeviceMesh) -> DistributedDataParallel:

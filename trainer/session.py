@@ -15,6 +15,7 @@ import torch.distributed as dist
 from sweep.core.environment import relevant
 from trainer import devices, emit, versions
 from trainer.data import Share, SyntheticTokens, stream
+from trainer.failure import HangWatcher
 from trainer.loop import Trainee, train
 from trainer.mesh import build_mesh, data_rank, sizes
 from trainer.optimizer import ShardedAdamW
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from sweep.core.cell import Cell
     from sweep.core.record import CellFile
-    from trainer.failure import Whereabouts
+    from trainer.failure import Reporter, Whereabouts
     from trainer.loop import Observed
     from trainer.parallelize import Parallelized
     from trainer.ranks import Ranks
@@ -36,17 +37,17 @@ if TYPE_CHECKING:
 names_on_node = devices.names_on_node
 
 
-def run(file: CellFile, folder: Path, ranks: Ranks, whereabouts: Whereabouts, *, started_at: float) -> None:
+def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, started_at: float) -> None:
     """Train the cell and write its records.
 
     Args:
         file: What to run; it has been checked.
         folder: Where the records go.
         ranks: This process's place.
-        whereabouts: Kept up to date for an error file.
+        reporter: Writes an error file; its whereabouts are kept up to date.
         started_at: Unix time at which the process began.
     """
-    cell = file.cell
+    cell, whereabouts = file.cell, reporter.whereabouts
     compute = devices.claim(file.device.type, ranks.local_rank)
     if compute.device.type == "cuda":
         whereabouts.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)
@@ -54,8 +55,9 @@ def run(file: CellFile, folder: Path, ranks: Ranks, whereabouts: Whereabouts, *,
         n_threads = _share_cores(cell, compute, ranks)
         model = build(cell, compute, ranks)
         watch = Watch(compute, whereabouts)
-        observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
-        facts = gather(_facts(ranks, compute, observed, watch.telemetry), ranks)
+        with _hang_watcher(cell, compute, reporter, watch):
+            observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
+            facts = gather(_facts(ranks, compute, observed, watch.telemetry), ranks)
         if facts is not None:
             found = versions.versions(watch.driver_version())
             described = emit.RunFacts(
@@ -99,11 +101,12 @@ def build(cell: Cell, compute: devices.Compute, ranks: Ranks) -> Parallelized:
 
 
 class Watch:
-    """Device telemetry at the window's edges, and the running step for an error file."""
+    """The clock of the steps, telemetry at the window's edges, and the running step for an error file."""
 
     def __init__(self, compute: devices.Compute, whereabouts: Whereabouts) -> None:
         self._compute = compute
         self._whereabouts = whereabouts
+        self.clock = compute.clock()
         self.telemetry = WindowTelemetry()
         self._probe: NvmlProbe | None = None
         if isinstance(compute, devices.CudaCompute):
@@ -135,6 +138,16 @@ class Watch:
     def driver_version(self) -> str | None:
         """Version of the GPU's driver."""
         return None if self._probe is None else self._probe.driver_version()
+
+
+def _hang_watcher(
+    cell: Cell, compute: devices.Compute, reporter: Reporter, watch: Watch
+) -> contextlib.AbstractContextManager[object]:
+    """Gloo raises an exception at its time-out; NCCL needs a watcher."""
+    if compute.backend == "gloo":
+        return contextlib.nullcontext()
+    limit_s = HangWatcher.SHARE_OF_TIMEOUT * cell.trainer.comm_timeout_s
+    return HangWatcher(reporter, watch.clock.n_ended, limit_s=limit_s)
 
 
 def _share_cores(cell: Cell, compute: devices.Compute, ranks: Ranks) -> int:
@@ -176,7 +189,6 @@ def fit(
         settings.steps,
         pin=compute.device.type == "cuda",
     )
-    clock = compute.clock()
     compute.reset_peak()
     with contextlib.ExitStack() as stack:
         if progress_folder is not None:
@@ -184,10 +196,10 @@ def fit(
                 progress_folder,
                 steps=settings.steps,
                 tokens_per_step=cell.tokens_per_step,
-                n_done=clock.n_ended,
+                n_done=watch.clock.n_ended,
             )
             stack.enter_context(progress)
-        return train(cell, trainee, batches, clock, watch)
+        return train(cell, trainee, batches, watch.clock, watch)
 
 
 def _facts(ranks: Ranks, compute: devices.Compute, observed: Observed, telemetry: WindowTelemetry) -> emit.RankFacts:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -37,7 +38,16 @@ def hang() -> None:
     time.sleep(3600)
 
 
-WAYS = {made.__name__: made for made in (raise_exception, raise_device_oom, allocate_too_much, kill_itself, hang)}
+def kill_the_other() -> None:
+    """Kill the other rank from outside its collectives, and stay outside them too."""
+    others = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
+    (other,) = {int(pid) for pid in others} - {os.getpid()}
+    os.kill(other, signal.SIGKILL)
+    time.sleep(3600)
+
+
+FAILING = (raise_exception, raise_device_oom, allocate_too_much, kill_itself, kill_the_other, hang)
+WAYS = {way.__name__: way for way in FAILING}
 
 
 def main() -> None:

@@ -60,6 +60,16 @@ def test_a_killed_rank_makes_its_peer_report_lost_communication(tmp_path: Path) 
 
 
 @pytest.mark.torchrun
+def test_a_rank_that_its_agent_stops_because_another_died_does_not_say_that_someone_stopped_it(
+    tmp_path: Path,
+) -> None:
+    sabotaged(tmp_path, "kill_the_other", rank=0, step=2, made=cell(gpus=2))
+    (error,) = errors_in(tmp_path).values()
+    assert (error.error_class, error.rank, error.step) == (ErrorClass.COMMUNICATION, 0, 2)
+    assert "another rank of this node died" in error.message
+
+
+@pytest.mark.torchrun
 def test_a_rank_that_hangs_makes_its_peer_report_a_time_out_in_time(tmp_path: Path) -> None:
     made = cell(gpus=2, trainer={"comm_timeout_s": 4.0})
     began = time.monotonic()

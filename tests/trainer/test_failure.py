@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +17,8 @@ from sweep.core.attempt import ErrorClass
 from sweep.core.record import node_error, parse_error, rank_error, render_error
 from trainer.failure import (
     CLASSIFICATION,
+    EXIT_FAILED,
+    HangWatcher,
     Reporter,
     Whereabouts,
     classify,
@@ -146,6 +149,36 @@ def test_an_error_round_trips_through_its_file() -> None:
         "error_class": "device", "message": "m", "step": None, "memory_bytes": None,
     }))))  # fmt: skip
     assert error.error_class is ErrorClass.DEVICE
+
+
+def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None:
+    codes: list[int] = []
+    ended = threading.Event()
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    done = iter([0, 1, 2, 3])
+    reporter = Reporter(tmp_path, ranks(0), Whereabouts(step=3))
+    began = time.monotonic()
+    with HangWatcher(reporter, lambda: next(done, 3), limit_s=0.2, period_s=0.01, end=end):
+        assert ended.wait(10)
+    assert time.monotonic() - began > 0.2
+    assert codes == [EXIT_FAILED]
+    error = parse_error((tmp_path / rank_error(0)).read_text())
+    assert (error.error_class, error.step) == (ErrorClass.COMMUNICATION, 3)
+    assert "no step has ended" in error.message
+
+
+def test_steps_that_go_on_ending_are_left_alone(tmp_path: Path) -> None:
+    codes: list[int] = []
+    counted = iter(range(10**6))
+    reporter = Reporter(tmp_path, ranks(0), Whereabouts())
+    with HangWatcher(reporter, lambda: next(counted), limit_s=0.5, period_s=0.01, end=codes.append):
+        time.sleep(1.0)
+    assert codes == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_living_children_counts_processes_that_run() -> None:

@@ -56,6 +56,7 @@ class Shown:
     start: str
     losses: list[float]
     grad_norms: list[float]
+    calls: dict[str, int]
 
 
 def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell]) -> dict[str, Shown]:
@@ -100,6 +101,35 @@ def test_bf16_layout_trains_as_one_fp32_process_does_within_its_rounding(name: s
 def test_bf16_layouts_agree_with_bf16_on_one_process(name: str, shown: dict[str, Shown]) -> None:
     assert shown[name].losses == pytest.approx(shown["bf16"].losses, rel=2e-3)
     assert shown[name].losses != shown["fp32"].losses
+
+
+GROUPS = len(("embedding", "block 0", "block 1", "block 2", "norm and head"))
+# All but norm and head are gathered again for the backward pass where they were freed.
+FREED = GROUPS - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "gathers_per_step"),
+    [
+        ("fsdp", GROUPS),
+        ("fsdp resharded", GROUPS + FREED),
+        ("fsdp accumulated", GROUPS),
+        ("fsdp accumulated resharded", 2 * (GROUPS + FREED)),
+        ("fsdp bf16 accumulated", GROUPS),
+    ],
+)
+def test_parameters_are_gathered_as_often_as_they_were_freed_and_gradients_reduced_once_a_step(
+    name: str, gathers_per_step: int, shown: dict[str, Shown]
+) -> None:
+    assert shown[name].calls["gather"] == 5 * gathers_per_step
+    assert shown[name].calls["reduce"] == 5 * GROUPS
+
+
+@pytest.mark.parametrize("name", [*ONE, *TWO])
+def test_a_checkpointed_block_runs_twice_a_step_and_any_other_once(name: str, shown: dict[str, Shown]) -> None:
+    n_micro_batches = {**ONE, **TWO}[name].grad_accum
+    passes = 2 if "checkpointed" in name else 1
+    assert shown[name].calls["block"] == 5 * 3 * n_micro_batches * passes
 
 
 def test_gradients_are_clipped_in_these_runs(shown: dict[str, Shown]) -> None:
