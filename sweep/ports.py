@@ -155,7 +155,6 @@ class RunDirectory(Protocol):
         """The step a running trainer is at; None where it has not said."""
         ...
 
-
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         """Requests of ``sweep cancel`` made while another process holds the run: their names and cell ids."""
         ...

@@ -184,7 +184,7 @@ class RunDir:
         """Folders of the attempt's runs under one job id, the latest first; the attempt's own last."""
         own = self._path / attempt_dir(key)
         try:
-            numbered = [(int(match[1]), own / name) for name in os.listdir(own) if (match := _RESTART.match(name))]
+            numbered = [(int(match[1]), path) for path in own.iterdir() if (match := _RESTART.match(path.name))]
         except OSError:
             numbered = []
         return [*(path for _, path in sorted(numbered, reverse=True)), own]
@@ -206,7 +206,7 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(fd, "w", encoding="utf-8") as file:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

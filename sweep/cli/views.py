@@ -150,7 +150,7 @@ def print_rejections(console: Console, content: SweepFile) -> None:
     """Every rejected combination with its rule and reason; many of them by rule, with an example of each."""
     if not content.rejections:
         return
-    axes = varied_axes([item.axes for item in (*content.points, *content.rejections)])
+    axes = varied_axes([*(point.axes for point in content.points), *(item.axes for item in content.rejections)])
     by_rule = rejected_by_rule(content.rejections)
     listed = ", ".join(f"{rule} {count}" for rule, count in by_rule.items())
     total = len(content.points) + len(content.rejections)
