@@ -80,7 +80,8 @@ class LocalScheduler:
         Raises:
             SchedulerError: If they cannot be written down.
         """
-        jobs = [new_job(submission, index, now=self._now()) for index in range(len(submission.tasks))]
+        now = self._now()
+        jobs = [new_job(submission, i, now=now, environ=self._environ) for i in range(len(submission.tasks))]
         try:
             for job in reversed(jobs):
                 self._files.write(job)

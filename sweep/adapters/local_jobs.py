@@ -79,6 +79,7 @@ class LocalJob:
         nodes: Launchers.
         gpus_per_node: Ranks of each.
         device_type: ``cuda`` or ``cpu``.
+        threads_per_rank: Threads that its environment sets; None: unset, and its ranks share all cores.
         walltime_min: Minutes that it may take.
         stop_grace_s: Seconds that its ranks get to stop.
         python: Interpreter of the launchers; empty: the one that runs this.
@@ -101,6 +102,7 @@ class LocalJob:
     nodes: int
     gpus_per_node: int
     device_type: str
+    threads_per_rank: int | None
     walltime_min: int
     stop_grace_s: float
     python: str
@@ -145,9 +147,10 @@ def job_ids(submission: Submission) -> tuple[str, ...]:
     return tuple(f"{submission.name}.{index}" for index in range(len(submission.tasks)))
 
 
-def new_job(submission: Submission, index: int, *, now: float) -> LocalJob:
+def new_job(submission: Submission, index: int, *, now: float, environ: Mapping[str, str]) -> LocalJob:
     """A job as it is submitted."""
     job_id = job_ids(submission)[index]
+    threads = submission.launch.environment.get("OMP_NUM_THREADS", environ.get("OMP_NUM_THREADS", ""))
     return LocalJob(
         job_id=job_id,
         submission=submission.name,
@@ -156,6 +159,7 @@ def new_job(submission: Submission, index: int, *, now: float) -> LocalJob:
         nodes=submission.nodes,
         gpus_per_node=submission.gpus_per_node,
         device_type=submission.device_type,
+        threads_per_rank=int(threads) if threads.isdecimal() else None,
         walltime_min=submission.walltime_min,
         stop_grace_s=submission.launch.stop_grace_s,
         python=submission.launch.python,

@@ -66,13 +66,25 @@ def marked(marker: str) -> list[psutil.Process]:
 
 
 def kill_marked(marker: str) -> list[int]:
-    """Kill every process with the mark, and those that they start meanwhile; gives what could not be killed."""
+    """Kill every process with the mark and all that descend from them; gives what could not be killed.
+
+    Descendants too, because a process may have dropped the mark: a living launcher is the parent of every orphan below.
+    """
     deadline = time.monotonic() + _KILL_PATIENCE_S
     while alive := marked(marker):
         if time.monotonic() > deadline:
             return [process.pid for process in alive]
-        for process in alive:
+        for process in _families(alive):
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(0.02)
     return []
+
+
+def _families(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Processes with their descendants; complete before the first is killed, when the rest would change parents."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found += [process, *process.children(recursive=True)]
+    return found

@@ -30,8 +30,8 @@ def has_room(
 ) -> bool:
     """Whether a job may start beside those that run; one alone always may.
 
-    Cells that share cores, memory or GPUs disturb each other's times, so without a limit given by the user a cell that
-    uses GPUs runs alone, and others only while each rank has a core.
+    Cells that share cores, memory or GPUs disturb each other's times. So without a limit given by the user a cell that
+    uses GPUs runs alone, and so does one whose number of threads is not set: its ranks take all cores.
     """
     if not running:
         return True
@@ -39,8 +39,12 @@ def has_room(
         return len(running) < max_concurrent
     if any(one.device_type != "cpu" for one in (job, *running)):
         return False
-    fits = job.ranks + sum(one.ranks for one in running) <= cores
+    fits = sum(_cores_of(one, cores) for one in (job, *running)) <= cores
     return fits and available_bytes >= job.ranks * MEMORY_PER_RANK_BYTES
+
+
+def _cores_of(job: LocalJob, cores: int) -> int:
+    return cores if job.threads_per_rank is None else job.ranks * job.threads_per_rank
 
 
 def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:

@@ -32,9 +32,9 @@ BASE = Submission(
 )
 
 
-def job(*, nodes: int = 1, gpus_per_node: int = 1, device_type: str = "cpu") -> LocalJob:
+def job(*, nodes: int = 1, gpus_per_node: int = 1, device_type: str = "cpu", threads: int | None = 1) -> LocalJob:
     made = replace(BASE, nodes=nodes, gpus_per_node=gpus_per_node, device_type=device_type)
-    return new_job(made, 0, now=1.0)
+    return new_job(made, 0, now=1.0, environ={} if threads is None else {"OMP_NUM_THREADS": str(threads)})
 
 
 def room(
@@ -52,10 +52,24 @@ def test_one_job_may_always_run() -> None:
     assert room(job(nodes=16), cores=2, max_concurrent=1)
 
 
-def test_others_run_beside_it_while_every_rank_has_a_core() -> None:
+def test_others_run_beside_it_while_every_thread_has_a_core() -> None:
+    assert room(job(threads=2), job(threads=2))
+    assert not room(job(threads=2), job(threads=3))
     assert room(job(nodes=2), job(nodes=2))
     assert not room(job(nodes=2), job(nodes=2), job(nodes=1))
     assert not room(job(nodes=1, gpus_per_node=3), job(nodes=2))
+
+
+def test_a_job_without_a_number_of_threads_takes_all_cores() -> None:
+    assert not room(job(threads=None), job())
+    assert not room(job(), job(threads=None))
+
+
+def test_the_sites_number_of_threads_wins_over_the_inherited_one() -> None:
+    made = replace(BASE, launch=LaunchSpec(environment={"OMP_NUM_THREADS": "3"}))
+    assert new_job(made, 0, now=1.0, environ={"OMP_NUM_THREADS": "2"}).threads_per_rank == 3
+    assert new_job(BASE, 0, now=1.0, environ={"OMP_NUM_THREADS": "2"}).threads_per_rank == 2
+    assert new_job(BASE, 0, now=1.0, environ={}).threads_per_rank is None
 
 
 def test_others_run_beside_it_only_while_memory_is_free() -> None:
@@ -98,8 +112,14 @@ def test_nodes_on_one_machine_have_gpus_of_their_own() -> None:
 
 
 def test_two_jobs_have_different_marks() -> None:
-    assert new_job(BASE, 0, now=1.0).marker != new_job(replace(BASE, name="other"), 0, now=1.0).marker
-    assert new_job(BASE, 0, now=1.0).marker != new_job(replace(BASE, run_dir="/else"), 0, now=1.0).marker
+    assert (
+        new_job(BASE, 0, now=1.0, environ={}).marker
+        != new_job(replace(BASE, name="other"), 0, now=1.0, environ={}).marker
+    )
+    assert (
+        new_job(BASE, 0, now=1.0, environ={}).marker
+        != new_job(replace(BASE, run_dir="/else"), 0, now=1.0, environ={}).marker
+    )
 
 
 def run_all(run_dir: Path, scheduler: LocalScheduler, *made: Submission) -> dict[AttemptKey, tuple[float, float]]:
@@ -117,6 +137,7 @@ def run_all(run_dir: Path, scheduler: LocalScheduler, *made: Submission) -> dict
     return spans
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_jobs_run_in_the_order_of_their_submission_as_many_as_fit(tmp_path: Path, at_once: int) -> None:
     tasks = tuple(key(attempt) for attempt in (3, 1, 2))
@@ -129,12 +150,14 @@ def test_jobs_run_in_the_order_of_their_submission_as_many_as_fit(tmp_path: Path
     assert third[0] > max(first[0], second[0])
 
 
+@pytest.mark.slow
 def test_a_large_job_is_not_overtaken_by_small_ones(tmp_path: Path) -> None:
     launch = stub_launch("works", "--sleep", "1")
     small = submission(tmp_path, launch, name="a-small", tasks=(key(1),))
     large = submission(tmp_path, launch, name="b-large", tasks=(key(2),), nodes=2)
     late = submission(tmp_path, launch, name="c-late", tasks=(key(3),))
-    scheduler = LocalScheduler(tmp_path, cluster(), environ=os.environ, cores=2)
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    scheduler = LocalScheduler(tmp_path, cluster(), environ=environ, cores=2)
     spans = run_all(tmp_path, scheduler, small, large, late)
     assert spans[key(1)][1] < spans[key(2)][0]
     assert spans[key(2)][1] < spans[key(3)][0]
