@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-import json
 import math
-import operator
-import types
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
 
 from sweep.core.model import ModelShape
+from sweep.core.plain import build as build
+from sweep.core.plain import canonical, plain
+from sweep.core.plain import convert_value as convert_value
 
 AxisValue = str | int | float | bool | None
-_Built = typing.TypeVar("_Built")
 
 
 class Precision(StrEnum):
@@ -294,12 +290,12 @@ def canonical_json(cell: Cell) -> str:
 
     Values are written as their field's type, so that ``lr=1`` and ``lr=1.0``, which are equal, are one text.
     """
-    return _canonical(cell)
+    return canonical(cell)
 
 
 def cell_to_json(cell: Cell) -> dict[str, object]:
     """Every field of the cell as plain JSON values, defaults included, for files that people read."""
-    return _plain(cell)
+    return plain(cell)
 
 
 def cell_from_json(data: Mapping[str, object]) -> Cell:
@@ -309,185 +305,3 @@ def cell_from_json(data: Mapping[str, object]) -> Cell:
         ValueError: If a field is unknown, missing or of the wrong type.
     """
     return build(Cell, data, "cell")
-
-
-def _canonical(part: Any) -> str:
-    read, pieces = _canonical_fields(part.__class__)
-    return "{" + ",".join(filter(None, map(operator.getitem, pieces, read(part)))) + "}"
-
-
-class _Pieces(dict[Any, str]):
-    """A field's piece of the canonical text by its value: empty for the default.
-
-    Values recur (a grid of 100,000 cells has few models, layouts and degrees), so each piece is made once. Values that
-    are equal share one, whatever their type: they are written as the field's.
-    """
-
-    def __init__(self, name: str, write: Callable[[Any], str], default: object) -> None:
-        super().__init__()
-        self._start = f'"{name}":'
-        self._write = write
-        self._default = None if default is dataclasses.MISSING else write(default)
-
-    def __missing__(self, value: Any) -> str:
-        if len(self) >= _MOST_PIECES:
-            self.clear()
-        text = self._write(value)
-        self[value] = piece = "" if text == self._default else self._start + text
-        return piece
-
-
-_MOST_PIECES = 65536
-
-
-@functools.cache
-def _canonical_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[_Pieces, ...]]:
-    """How to read the fields of a dataclass in sorted order, and the pieces of each."""
-    found = sorted(dataclasses.fields(cls), key=lambda item: item.name)
-    pieces = []
-    for item in found:
-        made = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-        pieces.append(_Pieces(item.name, _writer(_hints(cls)[item.name]), made))
-    return operator.attrgetter(*(item.name for item in found)), tuple(pieces)
-
-
-def _writer(hint: Any) -> Callable[[Any], str]:
-    """What turns a value of this type into canonical JSON."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        (option,) = [option for option in typing.get_args(hint) if option is not type(None)]
-        write = _writer(option)
-        return lambda value: "null" if value is None else write(value)
-    if dataclasses.is_dataclass(hint):
-        return _canonical
-    if issubclass(hint, StrEnum):
-        return {member: json.dumps(member) for member in hint}.__getitem__
-    return _WRITERS[hint]
-
-
-_WRITERS: Mapping[type, Callable[[Any], str]] = {
-    bool: lambda value: "true" if value else "false",
-    int: int.__repr__,
-    # + 0.0: minus zero equals zero.
-    float: lambda value: float.__repr__(float(value) + 0.0),
-    str: json.encoder.encode_basestring_ascii,
-}
-
-
-def _plain(part: Any) -> dict[str, Any]:
-    read, names, nested = _plain_fields(part.__class__)
-    data = dict(zip(names, read(part), strict=True))
-    for name in nested:
-        data[name] = _plain(data[name])
-    return data
-
-
-@functools.cache
-def _plain_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[str, ...], tuple[str, ...]]:
-    names = tuple(item.name for item in dataclasses.fields(cls))
-    nested = tuple(name for name in names if dataclasses.is_dataclass(_hints(cls)[name]))
-    return operator.attrgetter(*names), names, nested
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    # Modules that name Mapping in annotations only import it for the type checker.
-    return typing.get_type_hints(cls, localns={"Mapping": Mapping})
-
-
-def build(cls: type[_Built], data: Mapping[str, object], where: str) -> _Built:
-    """An instance of a dataclass from plain values, nested dataclasses, tuples and mappings included.
-
-    Raises:
-        ValueError: If a field is unknown, missing or of the wrong type; ``where`` opens the message.
-    """
-    return typing.cast("_Built", _build(cls, data, where))
-
-
-def _build(cls: Any, data: object, where: str) -> object:
-    known = {item.name for item in dataclasses.fields(cls)}
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where}={data!r} is not a mapping.")
-    unknown = sorted(map(str, set(data) - known))
-    if unknown:
-        raise ValueError(f"{where} has the unknown field(s) {unknown}; known are {sorted(known)}.")
-    hints = _hints(cls)
-    values = {name: _convert(hints[name], value, f"{where}.{name}") for name, value in data.items()}
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def convert_value(owner: type, name: str, value: object, where: str) -> object:
-    """A value from outside, checked and normalised to the type of a dataclass field.
-
-    Raises:
-        ValueError: If it is of another type; the message names the type, or the values that are allowed.
-    """
-    return _convert(_hints(owner)[name], value, where)
-
-
-def _convert(hint: Any, value: object, where: str) -> object:
-    if hint in (object, Any):
-        return value
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
-        if len(options) > 1:
-            return _one_of(options, value, where)
-        hint = options[0]
-    if typing.get_origin(hint) is tuple:
-        return _tuple(typing.get_args(hint), value, where)
-    if typing.get_origin(hint) is Mapping:
-        return _mapping(typing.get_args(hint)[1], value, where)
-    if dataclasses.is_dataclass(hint):
-        return _build(hint, value, where)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return _enum(hint, value, where)
-    return _scalar(hint, value, where)
-
-
-def _one_of(options: list[type], value: object, where: str) -> object:
-    if type(value) not in options:
-        raise ValueError(
-            f"{where}={value!r} is not {' or '.join(_WORDS.get(item, item.__name__) for item in options)}."
-        )
-    return value
-
-
-def _tuple(items: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{where}={value!r} is not a list. Write it in brackets: [...].")
-    if items[-1] is not Ellipsis and len(value) != len(items):
-        raise ValueError(f"{where}={value!r} does not have {len(items)} values.")
-    hints = [items[0]] * len(value) if items[-1] is Ellipsis else items
-    return tuple(
-        _convert(hint, item, f"{where}[{at}]") for at, (hint, item) in enumerate(zip(hints, value, strict=True))
-    )
-
-
-def _mapping(hint: Any, value: object, where: str) -> dict[str, object]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where}={value!r} is not a mapping. Write it as name: value.")
-    return {str(name): _convert(hint, item, f"{where}.{name}") for name, item in value.items()}
-
-
-def _enum(hint: type[StrEnum], value: object, where: str) -> StrEnum:
-    try:
-        return hint(str(value))
-    except ValueError:
-        raise ValueError(f"{where}={value!r} is not one of {', '.join(hint)}.") from None
-
-
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
-
-def _scalar(hint: type, value: object, where: str) -> object:
-    if hint is float and type(value) is int:
-        return float(value)
-    if hint is int and type(value) is float and value.is_integer():
-        return int(value)
-    if type(value) is not hint:
-        raise ValueError(f"{where}={value!r} is not {_WORDS.get(hint, hint.__name__)}.")
-    return value

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sweep.core.cell import build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,22 +68,6 @@ class Device:
         """The inverse of :meth:`to_json`.
 
         Raises:
-            ValueError: If a value has the wrong type.
+            ValueError: If a field is unknown, missing or of the wrong type.
         """
-        match, unlike = data.get("match", []), data.get("unlike", [])
-        peaks, memory = data.get("peak_tflops", {}), data.get("memory_gib")
-        if not all(isinstance(parts, list | tuple) for parts in (match, unlike)) or not isinstance(peaks, dict):
-            raise ValueError(f"device {data.get('name')}: 'match' and 'unlike' are lists, 'peak_tflops' is a mapping.")
-        return cls(
-            name=str(data["name"]),
-            type=str(data["type"]),
-            match=_parts(match),
-            unlike=_parts(unlike),
-            peak_tflops={str(key): float(value) for key, value in peaks.items() if value is not None},
-            memory_gib=None if memory is None else float(str(memory)),
-            source=str(data.get("source", "")),
-        )
-
-
-def _parts(values: Any) -> tuple[str, ...]:
-    return tuple(str(part) for part in values)
+        return build(cls, data, f"device {data.get('name')}")

@@ -70,6 +70,8 @@ AXES: tuple[str, ...] = ("nodes", "gpus_per_node", "device", "model", "seq_len",
 """Every axis but the trainer's settings, in the order in which tables show them."""
 DERIVED = ("gpus", "n_params", "global_batch")
 """Names that conditions may use besides the axes."""
+LEFT_OUT = ("exclude", "require")
+"""Rules of rejections that are a grid's own choice; every other one says that the combination is impossible."""
 
 
 class GridError(ValueError):
@@ -143,12 +145,8 @@ class Expansion:
 
 
 def axis_default(name: str) -> AxisValue:
-    """The value of an axis in a combination that does not name it.
-
-    Raises:
-        KeyError: If the axis has no default, as ``nodes`` has none.
-    """
-    return _DEFAULTS[name]
+    """The value of an axis in a combination that does not name it; None where it has no default, as ``nodes``."""
+    return _DEFAULTS.get(name)
 
 
 def axis_names(batch_kind: BatchKind) -> tuple[str, ...]:
