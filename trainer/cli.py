@@ -32,7 +32,7 @@ rank can be run without torchrun: python -m trainer --cell FILE --out DIR.
 """
 _EPILOGUE = """\
 Exit code: 0 result.json was written; 1 an error (error-rank-R.json says which); 2 refused before anything
-was started; 143 stopped by SIGTERM.
+was started; 143 or 130 stopped by SIGTERM or SIGINT.
 """
 # How long a rank that has nothing to add waits for the one that speaks: it may still be importing.
 _PATIENCE_S = 60.0
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ranks = Ranks.from_environment(os.environ)
     die_with_agent(ranks)
     reporter = Reporter(arguments.out, ranks, Whereabouts())
+    StopWatcher(reporter, ranks).start()
     with reported(reporter):
         try:
             file = refusal.read_cell(arguments.cell)
@@ -72,7 +73,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         except refusal.Refusal as refused:
             _refuse(str(refused), reporter, ranks)
             return
-        StopWatcher(reporter, ranks).start()
         session.run(file, arguments.out, ranks, reporter, started_at=started_at)
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
-EXIT_STOPPED = 128 + signal.SIGTERM
+# What ends a run from outside: an agent's or a scheduler's signal, or Ctrl-C.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # The first line that fits decides: NCCL reports a device's error, or its lack of memory, as one of its own, so what is
 # more specific stands first. Patterns are searched in "qualified class name: message".
@@ -152,7 +153,7 @@ class Reporter:
 
 
 class StopWatcher:
-    """Answers SIGTERM within seconds, even while the main thread waits in a collective.
+    """Answers a stop signal within seconds, even while the main thread waits in a collective.
 
     Python runs signal handlers in the main thread between byte codes, which a blocked collective never reaches. The
     interpreter's C handler, though, writes the signal's number to a descriptor at once, and a thread reads it.
@@ -169,24 +170,26 @@ class StopWatcher:
         self._grace_s = grace_s
 
     def start(self) -> None:
-        """From now on SIGTERM is reported. Call it in the main thread."""
+        """From now on a stop signal is reported. Call it in the main thread."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        for number in STOP_SIGNALS:
+            signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(reader,), name="stop-watcher", daemon=True).start()
 
     def _watch(self, reader: int) -> None:
-        while (received := os.read(reader, 1)) and received[0] != signal.SIGTERM:
+        received = signal.SIGTERM
+        while (byte := os.read(reader, 1)) and (received := signal.Signals(byte[0])) not in STOP_SIGNALS:
             continue
         peers_alive = self._peers_are_alive()
         time.sleep(self._grace_s)
         if peers_alive:
-            self._reporter.report(ErrorClass.STOPPED, "stopped by SIGTERM")
+            self._reporter.report(ErrorClass.STOPPED, f"stopped by {received.name}")
         else:
             # The agent stops all its ranks when one dies: then the signal is a consequence, not someone's wish.
             self._reporter.report(ErrorClass.COMMUNICATION, "stopped because another rank of this node died")
-        leave(EXIT_STOPPED)
+        leave(128 + received)
 
     def _peers_are_alive(self) -> bool:
         if not self._ranks.has_agent:

@@ -79,6 +79,7 @@ def test_a_rank_that_hangs_makes_its_peer_report_a_time_out_in_time(tmp_path: Pa
     assert (error.error_class, error.rank, error.step) == (ErrorClass.COMMUNICATION, 0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "expected"),
     [("raise_device_oom", ErrorClass.OOM_DEVICE), ("allocate_too_much", ErrorClass.OOM_HOST)],
@@ -153,14 +154,16 @@ def test_sigterm_to_the_agent_ends_all_ranks_within_seconds_with_one_stopped_err
     assert error.step >= 3
 
 
-def test_sigterm_to_a_lone_process_is_answered_within_seconds(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_to_a_lone_process_is_answered_within_seconds(stop: signal.Signals, tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell(trainer=ENDLESS))
     command = [*torchrun_command(1)[:1], "-m", "trainer", "--cell", str(path), "--out", str(tmp_path)]
     with running(command, tmp_path) as process:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=8) == 143
+        process.send_signal(stop)
+        assert process.wait(timeout=8) == 128 + stop
     (error,) = errors_in(tmp_path).values()
-    assert error.error_class is ErrorClass.STOPPED
+    assert (error.error_class, error.message) == (ErrorClass.STOPPED, f"stopped by {stop.name}")
 
 
 @pytest.mark.torchrun
@@ -187,7 +190,8 @@ def test_no_rank_outlives_its_agent(tmp_path: Path) -> None:
         assert wait_until_gone(ranks, 5)
 
 
-def test_an_output_folder_that_vanishes_still_ends_with_an_error(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_records_that_cannot_be_written_still_end_with_an_error(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell())
     folder = tmp_path / "out"
     folder.mkdir(mode=0o755)

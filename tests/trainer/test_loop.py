@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import json
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +32,7 @@ def fitted(made: Cell) -> Observed:
     return session.fit(made, Ranks(), compute, model, session.Watch(compute, Whereabouts()), None)
 
 
+@pytest.mark.slow
 def test_the_loss_falls() -> None:
     settings: dict[str, Any] = {"steps": 60, "lr": 1e-2, "grad_clip": 1.0}
     losses = fitted(cell(model=SMALL, seq_len=64, trainer=settings)).losses
@@ -192,4 +192,4 @@ def test_progress_is_told_from_the_start_to_the_end_and_stays_whole(tmp_path: Pa
 def test_progress_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
     with ProgressWriter(tmp_path / "gone", steps=1, tokens_per_step=1, n_done=lambda: 0, period_s=0.01):
         pass
-    assert json.dumps({})
+    assert list(tmp_path.iterdir()) == []
