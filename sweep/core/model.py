@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -55,6 +56,10 @@ class ModelShape:
                 raise ValueError(
                     f"model {self.name}: {field}={value!r} is not a positive integer. Give a whole number >= 1."
                 )
+        for field in ("rope_theta", "norm_eps"):
+            value = getattr(self, field)
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise ValueError(f"model {self.name}: {field}={value!r} is not a positive number. Give one above 0.")
         if self.hidden % self.n_heads:
             raise ValueError(
                 f"model {self.name}: hidden={self.hidden} does not divide by n_heads={self.n_heads}. "

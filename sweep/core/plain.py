@@ -8,7 +8,7 @@ import json
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -76,7 +76,7 @@ def _canonical_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple
     for item in found:
         made = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
         pieces.append(_Pieces(item.name, _writer(_hints(cls)[item.name]), made))
-    return operator.attrgetter(*(item.name for item in found)), tuple(pieces)
+    return _reader([item.name for item in found]), tuple(pieces)
 
 
 def _writer(hint: Any) -> Callable[[Any], str]:
@@ -114,7 +114,13 @@ def plain(part: Any) -> dict[str, Any]:
 def _plain_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[str, ...], tuple[str, ...]]:
     names = tuple(item.name for item in dataclasses.fields(cls))
     nested = tuple(name for name in names if dataclasses.is_dataclass(_hints(cls)[name]))
-    return operator.attrgetter(*names), names, nested
+    return _reader(names), names, nested
+
+
+def _reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads several attributes at once; attrgetter alone gives no tuple for a single one."""
+    read = operator.attrgetter(*names)
+    return read if len(names) > 1 else lambda part: (read(part),)
 
 
 @functools.cache
