@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    MaxNLocator,
+    MultipleLocator,
+    NullFormatter,
+    NullLocator,
+    PercentFormatter,
+)
 
 from analysis.export import figure_path, write_file
 from sweep.core.series import SeriesKind
@@ -145,7 +153,8 @@ def _by_series(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def _panel(axis: Axes, panel: Panel, rows: Sequence[Row]) -> None:
     axis.set_xscale("log", base=2)
-    shown = [value for row in rows if (value := row.number(panel.column)) is not None]
+    measured = [row for row in rows if row.number(panel.column) is not None]
+    shown = [bound for row in measured for bound in _bounds(row, panel.column)]
     for index, (label, members) in enumerate(_by_series(rows).items()):
         points = [row for row in members if row.number(panel.column) is not None]
         if points:
@@ -155,11 +164,11 @@ def _panel(axis: Axes, panel: Panel, rows: Sequence[Row]) -> None:
     if panel.is_log:
         _log_axis(axis, shown)
     else:
-        axis.set_ylim(0, 1.15 * max(shown, default=1.0))
+        axis.set_ylim(0, 1.12 * max(shown, default=1.0))
         percent, number = PercentFormatter(1, decimals=0), FuncFormatter(lambda value, _: _short(value))
         axis.yaxis.set_major_formatter(percent if panel.is_percent else number)
         if panel.is_percent:
-            axis.yaxis.set_major_locator(MultipleLocator(0.25 if max(shown) < 1.5 else 0.5))
+            axis.yaxis.set_major_locator(MultipleLocator(0.25) if max(shown) < 1.5 else MaxNLocator(4))
 
 
 def _with_gaps(members: Sequence[Row], points: Sequence[Row]) -> list[Row]:

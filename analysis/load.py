@@ -94,7 +94,8 @@ class AttemptFiles:
             spans = [None if run.ended_at is None else run.ended_at - run.started_at for run in self.launches]
         else:
             spans = [item.result.ended_at - item.result.started_at for item in self.measurements]
-        known = [span for span in spans if span is not None]
+        # A clock that was set back, or a damaged time, tells nothing.
+        known = [span for span in spans if span is not None and 0 <= span < math.inf]
         return sum(known) if spans and len(known) == len(spans) else None
 
 
@@ -147,11 +148,18 @@ def _read_sweep(run_dir: Path) -> SweepFile:
     if not run_dir.is_dir():
         raise RunDirError(f"{run_dir} is not a directory. Give the run directory of a sweep.")
     try:
-        return SweepFile.parse(_text(run_dir / SWEEP_FILE))
+        sweep = SweepFile.parse(_text(run_dir / SWEEP_FILE))
     except FileNotFoundError:
         raise RunDirError(f"{run_dir} has no {SWEEP_FILE}: it is not the run directory of a sweep.") from None
     except (OSError, RecordError) as error:
         raise RunDirError(f"{run_dir / SWEEP_FILE} cannot be used: {error}") from error
+    for item in sweep.rejections:
+        wrong = [name for name in ("nodes", "gpus_per_node", "seq_len") if type(item.axes.get(name)) is not int]
+        if wrong or not item.axes.get(sweep.batch_kind):
+            raise RunDirError(
+                f"{run_dir / SWEEP_FILE} is damaged: a rejection lacks {', '.join(wrong) or 'its batch'}."
+            )
+    return sweep
 
 
 def _text(path: Path) -> str:
@@ -219,9 +227,9 @@ class _Reader:
         """Take one folder in, that of the attempt or of a restart; the names that it holds."""
         names = _names(self.run_dir / folder)
         if ATTEMPT_FILE in names:
-            self._keep(folder / ATTEMPT_FILE, _parse_launch, self.files.launches)
+            self._keep(folder / ATTEMPT_FILE, AttemptFile.parse, self.files.launches)
         for name in fnmatch.filter(names, ERROR_GLOB):
-            self._keep(folder / name, _parse_rank_error, self.files.errors)
+            self._keep(folder / name, parse_error, self.files.errors)
         if PROGRESS_FILE in names:
             progress: list[Progress] = []
             self._keep(folder / PROGRESS_FILE, Progress.parse, progress)
@@ -241,15 +249,13 @@ class _Reader:
     def _keep(self, path: PurePosixPath, parse: Callable[[str], _Record], into: list[_Record]) -> None:
         try:
             into.append(parse(_text(self.run_dir / path)))
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            # A RecordError says what is wrong; the others come of JSON that is whole but of an unforeseen shape.
+        except (OSError, RecordError) as error:
             self._report(path, error)
 
     def _result(self, text: str, restart: int) -> Result:
         result = Result.parse(text, expected=self.files.key)
         if result.restart != restart:
             raise RecordError(f"result.json is that of restart {result.restart}, not of {restart}")
-        _check_types(result)
         _check_against(result, self.cell)
         return result
 
@@ -277,57 +283,13 @@ def _window_times(lines: list[str]) -> tuple[list[float], list[str]]:
         except RecordError as error:
             damaged.append(f"line {number}: {error}")
             continue
-        if type(step.step) is not int or step.step <= last or not _is_positive(step.step_time_s):
+        if step.step <= last or not 0 < step.step_time_s < math.inf:
             damaged.append(f"line {number}: step={step.step!r} with step_time_s={step.step_time_s!r}")
             continue
         last = step.step
-        if step.is_warmup is False:
-            times.append(float(step.step_time_s))
+        if not step.is_warmup:
+            times.append(step.step_time_s)
     return times, damaged
-
-
-def _parse_launch(text: str) -> AttemptFile:
-    launch = AttemptFile.parse(text)
-    if not _is_number(launch.started_at) or not (launch.ended_at is None or _is_number(launch.ended_at)):
-        raise RecordError(f"attempt.json runs from {launch.started_at!r} to {launch.ended_at!r}")
-    return launch
-
-
-def _parse_rank_error(text: str) -> RankError:
-    error = parse_error(text)
-    if not _is_number(error.time):
-        raise RecordError(f"an error file has time={error.time!r}")
-    return error
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(float(str(value)))
-
-
-def _is_positive(value: object) -> bool:
-    return _is_number(value) and float(str(value)) > 0
-
-
-_TEXTS = ("source", "fingerprint", "device_name", "device_type")
-_FLAGS = {"oversubscribed": (bool,), "throttled": (bool, type(None))}
-
-
-def _check_types(result: Result) -> None:
-    """Refuse values that no trainer writes; only what analysis goes on to use.
-
-    Raises:
-        RecordError: If a value is of another type or sign than its field.
-    """
-    bad = [name for name in ("started_at", "ended_at") if not _is_number(getattr(result, name))]
-    for name in ("window_energy_j", "peak_memory_bytes"):
-        value = getattr(result, name)
-        if value is not None and not _is_positive(value):
-            bad.append(name)
-    bad += [name for name, kinds in _FLAGS.items() if not isinstance(getattr(result, name), kinds)]
-    bad += [name for name in _TEXTS if not isinstance(getattr(result, name), str)]
-    bad += [name for name in ("fingerprint_fields", "extra") if not isinstance(getattr(result, name), dict)]
-    if bad:
-        raise RecordError(f"result.json has {', '.join(f'{name}={getattr(result, name)!r}' for name in bad)}")
 
 
 def _check_against(result: Result, cell: Cell) -> None:

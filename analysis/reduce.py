@@ -89,10 +89,11 @@ def reduce_cell(cell: Cell, measurements: Sequence[Measurement], *, cell_id: str
     times = [item.step_times_s for item in measurements]
     steps = np.concatenate(times)
     draws = draw(times, seed=int(cell_id, 16))
-    metered = [result for result in results if result.window_energy_j is not None]
+    # A counter that read 0 was not supported, however it says so.
+    metered = [result for result in results if result.window_energy_j]
     energy_j = sum(result.window_energy_j or 0.0 for result in metered)
     metered_time_s = sum(result.window_time_s for result in metered)
-    memory = [result.peak_memory_bytes for result in results if result.peak_memory_bytes is not None]
+    memory = [result.peak_memory_bytes for result in results if result.peak_memory_bytes]
     flags = [result.throttled for result in results if result.throttled is not None]
     names = tuple(dict.fromkeys(result.device_name for result in results))
     is_matched = device is not None and all(

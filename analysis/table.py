@@ -12,10 +12,10 @@ from analysis.holes import MEASURED, REJECTED, explain, gpu_hours
 from analysis.reduce import PROFILE_FIELDS, Reduced, reduce_cell
 from analysis.scaling import Entry, Standing, scale
 from sweep.core.cell import BatchRule, Cell
-from sweep.core.grid import AUTO, DEGREES, Rejection
+from sweep.core.grid import AUTO, DEGREES, LEFT_OUT, Rejection
 from sweep.core.model import flops_per_token
 from sweep.core.record import attempt_dir
-from sweep.core.series import varied_axes
+from sweep.core.series import SeriesKind, varied_axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,8 +90,7 @@ COLUMNS = (
 )
 """Columns of every table; before them comes one for each varied axis that is not among them."""
 
-_LEFT_OUT = ("exclude", "require")
-"""Rules of combinations that the grid itself leaves out: counted, but no rows."""
+_YEAR_10000 = 253402300800
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -185,7 +184,7 @@ def build(run: RunData, *, mix_fingerprints: bool = False) -> Table:
         for cell_id, found in run.measurements.items()
         if found
     }
-    rejections = [item for item in sweep.rejections if item.rule not in _LEFT_OUT]
+    rejections = [item for item in sweep.rejections if item.rule not in LEFT_OUT]
     entries = [Entry(axes=p.axes, cell_id=p.cell_id, reduced=reduced.get(p.cell_id)) for p in sweep.points]
     entries += [Entry(axes=item.axes) for item in rejections]
     scaled = scale(entries, sweep.series, mix_fingerprints=mix_fingerprints)
@@ -204,7 +203,7 @@ def build(run: RunData, *, mix_fingerprints: bool = False) -> Table:
         rows=tuple(rows),
         holes=Counter(str(row["status"]) for row in rows if not row.is_measured),
         left_out=len(sweep.rejections) - len(rejections),
-        notes=(*scaled.refusals, *scaled.notes, *_remarks(rows, reduced, sweep.repeats), *run.notes),
+        notes=(*scaled.refusals, *scaled.notes, *_remarks(rows, reduced, sweep), *run.notes),
         warnings=(*run.notes, *damaged, *scaled.refusals),
         refused=bool(scaled.refusals),
         provenance=_provenance(list(reduced.values())),
@@ -344,7 +343,7 @@ def _rejected(sweep: SweepFile, item: Rejection, standing: Standing) -> Row:
     return Row(values=values, axes=item.axes)
 
 
-def _remarks(rows: Sequence[Row], reduced: Mapping[str, Reduced], repeats: int) -> list[str]:
+def _remarks(rows: Sequence[Row], reduced: Mapping[str, Reduced], sweep: SweepFile) -> list[str]:
     """Notes that hold for several rows, each with how many."""
     measured = [row for row in rows if row.is_measured]
     shared = Counter(str(row["cell"]) for row in rows if row["cell"] is not None)
@@ -355,12 +354,15 @@ def _remarks(rows: Sequence[Row], reduced: Mapping[str, Reduced], repeats: int) 
         ),
         "throttled: a device said that it slowed down in the window": sum(row["throttled"] is True for row in measured),
         "without every repeat that was asked for (see their reasons)": sum(
-            (row.number("repeats") or 0) < repeats for row in measured
+            (row.number("repeats") or 0) < sweep.repeats for row in measured
         ),
         "with a reported device that is not of the kind the cell names: no MFU": sum(
             reduced[str(row["cell"])].is_mismatched for row in measured
         ),
         "without an interval: too few steps": sum(row["step_time_s_ci_low"] is None for row in measured),
+        "above 100 % efficiency with their whole interval: was the baseline disturbed?": sum(
+            sweep.series.kind is not SeriesKind.FREE and (row.number("efficiency_ci_low") or 0) > 1 for row in measured
+        ),
     }
     notes = [f"{count} {of_n} {text}" for text, count in counted.items() if count]
     twice = sum(count > 1 for count in shared.values())
@@ -370,10 +372,12 @@ def _remarks(rows: Sequence[Row], reduced: Mapping[str, Reduced], repeats: int) 
 def _provenance(reduced: Sequence[Reduced]) -> Provenance:
     if not reduced:
         return Provenance()
-    newest = datetime.datetime.fromtimestamp(max(item.newest for item in reduced), tz=datetime.UTC)
+    # A damaged time must not cost the table: what is no date of this calendar is left aside.
+    times = [item.newest for item in reduced if 0 <= item.newest < _YEAR_10000]
+    newest = datetime.datetime.fromtimestamp(max(times), tz=datetime.UTC) if times else None
     return Provenance(
         sources=tuple(sorted({source for item in reduced for source in item.sources})),
         devices=tuple(sorted({name for item in reduced for name in item.device_names})),
         fingerprints={name: fields for item in reduced for name, fields in item.fingerprints.items()},
-        newest=newest.strftime("%Y-%m-%d %H:%M UTC"),
+        newest="" if newest is None else newest.strftime("%Y-%m-%d %H:%M UTC"),
     )

@@ -73,6 +73,19 @@ def test_strong_scaling_shows_the_speedup_and_its_error_bars(tmp_path: Path) -> 
     assert min(heights[1:]) > 0
 
 
+def test_error_bars_are_never_cut_off(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for nodes in (1, 2):
+        run.measure([0.1 / nodes**2 * (1 + (k * k % 13) / 2) for k in range(10)], axes={"nodes": nodes})
+    for axis in drawn(run).axes:
+        any_axis: Any = axis
+        (bars,) = any_axis.containers[0].lines[2]
+        ends = np.array([end for segment in bars.get_segments() for _, end in segment])
+        low, high = axis.get_ylim()
+        assert low <= ends.min()
+        assert ends.max() <= high
+
+
 def test_without_a_baseline_the_absolute_figures_are_drawn(tmp_path: Path) -> None:
     for kind, upper_label in ((SeriesKind.WEAK, "tokens/s"), (SeriesKind.STRONG, "step time (s)")):
         run = RunDir(tmp_path / upper_label.replace("/", ""), kind=kind, baseline={})

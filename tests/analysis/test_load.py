@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,6 +43,9 @@ def test_a_valid_result_counts_although_the_ledger_lost_its_lines(tmp_path: Path
     row = row_of(table_of(run), nodes=1)
     assert row["status"] == "measured"
     assert row["gpu_hours"] == pytest.approx(60 / 3600)
+    state = load(run.path).history.attempt(run.key(nodes=1))
+    assert state is not None
+    assert state.outcome is Outcome.SUCCEEDED
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.SUCCEEDED])
@@ -126,13 +130,9 @@ def test_a_half_written_result_is_a_hole_that_says_so_and_the_rest_is_kept(tmp_p
         {"window_tokens": 20 * 256 + 1},
         {"n_params": 1},
         {"window_energy_j": -1.0},
-        {"window_energy_j": "much"},
-        {"peak_memory_bytes": 0},
         {"throttled": "no"},
-        {"oversubscribed": None},
-        {"source": 3},
+        {"source": "guessed"},
         {"ended_at": "noon"},
-        {"hosts": (), "fingerprint": None},
     ],
     ids=str,
 )
@@ -143,7 +143,7 @@ def test_a_result_of_another_experiment_or_with_impossible_values_does_not_count
     run.measure([0.1] * 20, axes={"nodes": 1}, **changes)
     row = row_of(table_of(run), nodes=1)
     assert row["status"] == "lost"
-    assert next(name for name in changes if name != "hosts") in str(row["reason"])
+    assert next(iter(changes)) in str(row["reason"])
 
 
 def test_a_result_whose_mappings_are_none_does_not_count(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_result_whose_mappings_are_none_does_not_count(tmp_path: Path) -> None
     folder = run.measure([0.1] * 20, axes={"nodes": 1})
     text = (folder / RESULT_FILE).read_text().replace('"extra": {}', '"extra": 4')
     (folder / RESULT_FILE).write_text(text)
-    assert "extra=4" in str(row_of(table_of(run), nodes=1)["reason"])
+    assert "extra" in str(row_of(table_of(run), nodes=1)["reason"])
 
 
 def test_damaged_step_lines_are_left_out_and_reported(tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def test_damaged_launcher_error_and_progress_files_are_reported(tmp_path: Path) 
     (folder / "error-rank-2.json").write_text((folder / "error-rank-0.json").read_text().replace(f"{STARTED}", '"x"'))
     (folder / "progress.json").write_text("[]")
     reason = str(row_of(table_of(run), nodes=1)["reason"])
-    assert "attempt.json: attempt.json runs from 'yesterday'" in reason
-    assert "error-rank-1.json: error is not whole JSON" in reason
-    assert "error-rank-2.json: an error file has time='x'" in reason
+    assert "/attempt.json: attempt.json is damaged: started_at='yesterday'" in reason
+    assert "/error-rank-1.json: error is not whole JSON" in reason
+    assert "/error-rank-2.json: an error file is damaged: time='x'" in reason
     assert "progress.json: progress is not a JSON object" in reason
     assert "Xid 79" in reason
 
@@ -228,6 +228,39 @@ def test_a_launcher_file_of_wrong_types_is_reported(tmp_path: Path) -> None:
     path = run.folder(run.key(nodes=1)) / "attempt.json"
     path.write_text(path.read_text().replace('"command": []', '"command": 7'))
     assert "attempt.json: " in str(row_of(table_of(run), nodes=1)["reason"])
+
+
+def test_a_byte_that_is_no_utf8_spoils_only_its_own_record(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for nodes in (1, 2):
+        run.measure([0.1] * 20, axes={"nodes": nodes})
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_bytes(b"\xff\n" + ledger.read_bytes())
+    path = run.folder(run.key(nodes=1)) / RESULT_FILE
+    path.write_bytes(b"\xff" + path.read_bytes())
+    table = table_of(run)
+    assert [row["status"] for row in table.rows] == ["lost", "measured", "not_run"]
+    assert any("ledger line 1 cannot be read" in warning for warning in table.warnings)
+
+
+def test_times_that_are_no_dates_cost_nothing_but_themselves(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.measure([0.1] * 20, axes={"nodes": 1}, in_ledger=False, ended_at=1e300)
+    run.measure([0.1] * 20, axes={"nodes": 2}, in_ledger=False, ended_at=STARTED - 10)
+    table = table_of(run)
+    assert [row["status"] for row in table.rows[:2]] == ["measured", "measured"]
+    assert row_of(table, nodes=2)["gpu_hours"] is None
+    assert table.provenance.newest == "2023-11-14 22:13 UTC"
+
+
+def test_rejections_without_their_sizes_are_damage_said_in_one_line(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, axes={"nodes": (1,), "tp": (1, 3)})
+    rejection = run.sweep.rejections[0]
+    for name, said in (("nodes", "nodes"), ("sequences_per_gpu", "its batch")):
+        axes = {axis: value for axis, value in rejection.axes.items() if axis != name}
+        run.change(rejections=(replace(rejection, axes=axes),))
+        with pytest.raises(RunDirError, match=f"a rejection lacks {said}"):
+            load(tmp_path)
 
 
 def test_folders_that_belong_to_no_cell_or_have_other_names_are_not_read(tmp_path: Path) -> None:

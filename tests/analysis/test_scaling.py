@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def test_more_than_ideal_with_the_whole_interval_is_noted_but_not_where_configurations_are_compared(
+    tmp_path: Path,
+) -> None:
+    for kind, is_noted in ((SeriesKind.WEAK, True), (SeriesKind.FREE, False)):
+        run = RunDir(tmp_path / kind, kind=kind)
+        run.measure([0.2] * 20, axes={"nodes": 1})
+        run.measure([0.1] * 20, axes={"nodes": 2})
+        note = "1 of 2 measured points above 100 % efficiency with their whole interval: was the baseline disturbed?"
+        assert (note in table_of(run).notes) == is_noted
+
+
 def numbers(row: Any, *names: str) -> list[float | None]:
     return [row.number(name) for name in names]
 

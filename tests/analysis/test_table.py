@@ -163,6 +163,13 @@ def test_unknown_energy_memory_and_throttling_are_blank(tmp_path: Path) -> None:
     assert [row[name] for name in names] == [None] * 4
 
 
+def test_counters_that_read_nothing_are_unknown(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, axes={"nodes": (1,)})
+    run.measure([0.1] * 20, peak_memory_bytes=0, window_energy_j=0.0)
+    row = table_of(run).rows[0]
+    assert [row[name] for name in ("power_w_per_gpu", "tokens_per_j", "peak_memory_gib")] == [None] * 3
+
+
 def test_the_worst_of_the_repeats_is_shown_for_memory_throttling_and_oversubscription(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1,)}, repeats=3)
     run.measure([0.1] * 20)
