@@ -78,9 +78,12 @@ def test_constant_steps_have_an_interval_of_no_width(n: int, value: float) -> No
         assert interval(found.medians) == (value, value)
 
 
-def test_a_trend_that_has_no_long_run_variance_left_still_gets_blocks() -> None:
-    alternating = np.tile([1.0, 2.0], 25)
-    assert block_length(alternating) >= 4
+@pytest.mark.parametrize("period", [2, 3, 4])
+def test_steps_that_cancel_out_still_get_blocks(period: int) -> None:
+    # Every tenth checkpoint, every second log line: periodic steps whose estimated long-run variance is not positive.
+    for n in range(MIN_STEPS, 60):
+        steps = np.resize(np.arange(period, dtype=np.float64), n)
+        assert np.cbrt(n) <= block_length(steps) <= n / 3 + 1
 
 
 def test_what_repeats_differ_by_is_in_the_interval() -> None:
