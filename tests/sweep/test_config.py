@@ -4,9 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import given
 from hypothesis import strategies as st
@@ -292,6 +294,12 @@ def test_a_users_slurm_file_is_what_cluster_auto_finds(own, tmp_path):
     assert load([WEAK], config_dir=own, environ={"PATH": str(tmp_path)}).cluster.gpus_per_node == 4
 
 
+def test_a_baseline_may_name_a_model_that_the_command_line_leaves_out(own):
+    write_grid(own, series={"kind": "weak", "baseline": {"model": "debug_1m"}})
+    spec = load(["+grid=mine", LOCAL, "model=debug_3m"], config_dir=own)
+    assert (set(spec.grid.models), spec.series.baseline) == ({"debug_1m", "debug_3m"}, {"model": "debug_1m"})
+
+
 def test_a_users_model_and_device_are_found_beside_the_shipped_ones(own):
     (own / "model" / "tiny.yaml").write_text(
         "n_layers: 2\nhidden: 64\nn_heads: 4\nn_kv_heads: 2\nffn_hidden: 128\nvocab_size: 256\n"
@@ -355,12 +363,16 @@ def test_nothing_of_hydra_is_left_behind(tmp_path, monkeypatch):
 
 
 def test_a_host_application_that_uses_hydra_keeps_its_state():
-    from hydra import initialize_config_dir
-
     with initialize_config_dir(str(shipped_conf()), version_base="1.3"):
         mine = GlobalHydra.instance().hydra
         load([WEAK, LOCAL])
         assert GlobalHydra.instance().hydra is mine
+
+
+@contextmanager
+def hydra_of_another(folder):
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
 
 
 def test_a_users_folder_does_not_stay_on_the_search_path(own):
@@ -368,6 +380,8 @@ def test_a_users_folder_does_not_stay_on_the_search_path(own):
     load(["+grid=mine", LOCAL], config_dir=own)
     with pytest.raises(ValueError, match="no grid 'mine'"):
         load(["+grid=mine", LOCAL])
+    with hydra_of_another(shipped_conf()) as config_loader:
+        assert "mine" not in config_loader.get_group_options("grid")
     with pytest.raises(ValueError, match="mine"):
         compose(Library.at(None), {"grid": "mine", "cluster": "local", "trainer": "default"}, [])
 

@@ -138,7 +138,7 @@ def test_a_root_of_the_users_own_is_refused_rather_than_taking_over(own):
 
 def test_unreadable_yaml_is_named_with_file_and_line(own):
     message = refused_grid(own, "name: mine\naxes: {nodes: [1,2\nscales: x\n")
-    assert "line 3" in message
+    assert "mine.yaml, line 3, column 7: " in message
 
 
 def test_a_key_that_is_given_twice_in_a_file_is_named_with_its_line(own):
@@ -166,6 +166,8 @@ IN_A_GRID = [
     ("kind: weak", "kind: week", ["weak, strong, free"]),
     ("baseline: {nodes: 1}", "baselin: {nodes: 1}", ["Did you mean baseline?"]),
     ("baseline: {nodes: 1}", "baseline: {nodes: one}", ["nodes='one'"]),
+    ("baseline: {nodes: 1}", "baseline: 1", ["series.baseline=1", "{nodes: 1}"]),
+    ("axes: {", "axes: 3 # {", ["axes=3", "is not a mapping"]),
     ("model: debug_1m", "model: debug_1m, zip: 3", ["'zip'"]),
 ]
 
@@ -235,6 +237,16 @@ def test_a_mistake_in_a_model_is_named_with_its_file(own):
     assert "Did you mean n_kv_heads?" in message
     (own / "model" / "tiny.yaml").write_text(f"{shape}n_kv_heads: 3\n")
     assert "does not divide" in refusal(WEAK, LOCAL, "model=tiny", own=own)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("name: [1\nhidden: 3\n", "line 2"), ("- 1\n", "list"), ("${a}", "tiny.yaml")]
+)
+def test_a_models_file_that_cannot_be_read_is_named(own, text, named):
+    (own / "model" / "tiny.yaml").write_text(text)
+    message = refusal(WEAK, LOCAL, "model=tiny", own=own)
+    assert "tiny.yaml" in message
+    assert named in message
 
 
 def test_a_mistake_in_a_device_is_named_with_its_file(own):
