@@ -72,6 +72,8 @@ CALLS = Calls()
 def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object]:
     model = session.build(cell, compute, ranks)
     start = weights_hash(model)
+    formats: set[str] = set()
+    model.module.register_forward_hook(lambda module, args, logits: formats.add(str(logits.dtype)))
     CALLS.since_last()
     watch = session.Watch(compute, Whereabouts())
     observed = session.fit(cell, ranks, compute, model, watch, None)
@@ -81,7 +83,13 @@ def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object
     if ranks.world_size > 1:
         dist.all_reduce(losses)
         losses /= ranks.world_size
-    return {"start": start, "losses": losses.tolist(), "grad_norms": norms.tolist(), "calls": calls}
+    return {
+        "start": start,
+        "losses": losses.tolist(),
+        "grad_norms": norms.tolist(),
+        "calls": calls,
+        "formats": sorted(formats),
+    }
 
 
 def main() -> None:
