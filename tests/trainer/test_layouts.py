@@ -1,7 +1,7 @@
 """Every layout against one process: the same starting weights, losses and gradient norms.
 
-Tolerances, relative, over five steps: fp32 differs by the order of sums only (seen: 1e-6, allowed 5e-6); bf16 rounds to 8
-bits (seen against fp32: losses 2e-4, norms 1e-2; allowed 1e-3 and 3e-2; among bf16 layouts losses 2e-4).
+Tolerances, relative, over five steps: fp32 differs by the order of sums only (seen: 1e-6, allowed 5e-6); bf16 rounds to
+8 bits (seen against fp32: losses 2e-4, norms 1e-2; allowed 1e-3 and 3e-2; among bf16 layouts losses 2e-4).
 """
 
 from __future__ import annotations
