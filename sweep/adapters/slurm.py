@@ -121,7 +121,7 @@ class SlurmScheduler:
             return {}
         queue = read_squeue(self._squeue(SQUEUE_FORMAT))
         missing = [job_id for job_id in job_ids if job_id not in queue.exact]
-        accounting = self._accounting(missing, since) if missing and self._spec.sacct else Rows()
+        accounting = self._accounting(missing, since) if self._spec.sacct else Rows()
         return {job_id: best_report(job_id, queue, accounting) or ABSENT for job_id in job_ids}
 
     def _accounting(self, job_ids: Collection[str], since: float) -> Rows:

@@ -36,8 +36,6 @@ _TRANSIENT = re.compile(
 )
 # squeue says these, prints nothing, and exits with 0: taken for an answer, they would make every job look gone.
 _NO_ANSWER = re.compile(r"error: invalid user", re.IGNORECASE)
-# Slurm's commands try for MessageTimeout themselves (29 s were seen): what took that long is not asked again at once.
-_PATIENCE_S = 20.0
 _LONGEST_ARGUMENTS_BYTES = 100_000
 
 
@@ -76,6 +74,8 @@ class SlurmCommands:
         timeout_s: Seconds that each may take.
         attempts: How often to ask while the controller or the database is not reached.
         backoff_s: Seconds before the first repetition; doubled for each further one, up to 10.
+        patience_s: Seconds after which nothing is repeated: Slurm's commands try for MessageTimeout themselves (29 s
+            were seen), and what took that long is not asked again at once.
         sleep: Waits.
     """
 
@@ -86,12 +86,14 @@ class SlurmCommands:
         timeout_s: float = 60.0,
         attempts: int = 3,
         backoff_s: float = 1.0,
+        patience_s: float = 20.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._clean = scrubbed(environ)
         asking = {name: value for name, value in self._clean.items() if not _USERS_DEFAULTS.match(name)}
         self._asking = {**asking, **_FOR_ASKING}
-        self._timeout_s, self._attempts, self._backoff_s, self._sleep = timeout_s, attempts, backoff_s, sleep
+        self._timeout_s, self._attempts, self._backoff_s = timeout_s, attempts, backoff_s
+        self._patience_s, self._sleep = patience_s, sleep
 
     def require(self, *names: str) -> None:
         """Look for commands before anything depends on them.
@@ -113,7 +115,7 @@ class SlurmCommands:
             SchedulerError: If it failed, or still could not reach the controller after some attempts.
         """
         retrying = Retrying(
-            stop=stop_after_attempt(self._attempts) | stop_after_delay(_PATIENCE_S),
+            stop=stop_after_attempt(self._attempts) | stop_after_delay(self._patience_s),
             wait=wait_exponential(multiplier=self._backoff_s, max=10),
             retry=retry_if_exception_type(_TransientSchedulerError),
             sleep=self._sleep,
@@ -164,14 +166,13 @@ class SlurmCommands:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # its own group: killed as a whole, and a Ctrl-C does not cut sbatch short
+            # A group of its own: killed as a whole, and a Ctrl-C at the terminal does not cut sbatch short.
+            start_new_session=True,
         ) as process:
             try:
                 stdout, stderr = process.communicate(timeout=self._timeout_s)
-            except BaseException as error:
+            except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
-                if not isinstance(error, subprocess.TimeoutExpired):
-                    raise
                 name = os.path.basename(command[0])  # noqa: PTH119 - a name, not a file to look at
                 raise CommandTimeoutError(f"{name} did not answer within {self._timeout_s:g} s") from error
         return Answer(returncode=process.returncode, stdout=stdout, stderr=stderr)

@@ -44,7 +44,7 @@ class FakeSlurm:
         files["out"].write_text(out)
         files["err"].write_text(err + "\n" if err else "")
         lines = [
-            f"sleep {sleep_s}" if sleep_s else ":",
+            f"sleep {sleep_s} & echo $! > {self.folder}/child; wait" if sleep_s else ":",
             f"cat {files['out']}",
             f"cat {files['err']} >&2",
             f"exit {code}",
@@ -188,6 +188,10 @@ def test_an_sbatch_that_does_not_answer_leaves_it_open_and_is_killed_with_its_ch
     with pytest.raises(SubmissionUncertainError, match=r"sbatch did not answer within 0\.5 s"):
         slurm.scheduler(timeout_s=0.5).submit(submission(tmp_path))
     assert time.monotonic() - began < 10
+    child = Path("/proc") / (slurm.folder / "child").read_text().strip() / "stat"
+    while child.exists() and child.read_text().split()[2] != "Z":
+        assert time.monotonic() - began < 10
+        time.sleep(0.05)
 
 
 def test_an_sbatch_that_says_nothing_leaves_it_open(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -345,6 +349,14 @@ def test_a_controller_that_stays_away_is_an_error_after_three_times(slurm: FakeS
     with pytest.raises(SchedulerError, match=r"squeue failed: .*connect failure"):
         slurm.scheduler().poll(["42"], since=NOW)
     assert len(slurm.calls("squeue")) == 3
+
+
+def test_what_took_long_to_fail_is_not_asked_again_at_once(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", err=DOWN, code=1)
+    commands = SlurmCommands({"PATH": f"{slurm.folder}:/usr/bin:/bin"}, backoff_s=0.001, patience_s=0.0)
+    with pytest.raises(SchedulerError):
+        SlurmScheduler(SlurmSpec(), user="me", commands=commands).poll(["42"], since=NOW)
+    assert len(slurm.calls("squeue")) == 1
 
 
 def test_an_error_that_will_not_pass_is_not_repeated(slurm: FakeSlurm) -> None:

@@ -113,7 +113,10 @@ def test_the_settings_of_every_site_so_far_are_accepted() -> None:
 
 
 def test_a_sites_own_parameter_wins() -> None:
-    assert "--gpus-per-node=h100:8" in options_of(script(ONE_TASK, SlurmSpec(sbatch={"gpus-per-node": "h100:8"})))
+    spec = SlurmSpec(reservation="all", sbatch={"gpus-per-node": "h100:8", "reservation": "mine"})
+    options = options_of(script(ONE_TASK, spec))
+    assert {"--gpus-per-node=h100:8", "--reservation=mine"} <= set(options)
+    assert "--reservation=all" not in options
 
 
 def test_no_wckey_unless_asked() -> None:

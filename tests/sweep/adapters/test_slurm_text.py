@@ -154,6 +154,14 @@ def test_accounting_that_lags_does_not_bring_a_cancelled_task_back() -> None:
     assert report.state == "CANCELLED"
 
 
+@pytest.mark.parametrize("row", ["61_3", "61", "61_[1,2,4...%1]"])
+def test_accounting_alone_knows_a_task_by_its_row_or_by_that_of_the_rest(row: str) -> None:
+    for word in ("RUNNING", "CANCELLED"):
+        report = best_report("61_3", Rows(), read_sacct(f"{row}|{word}|None assigned|Unknown|1795970985|0:0|None"))
+        assert report is not None
+        assert report.state == word
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
