@@ -450,8 +450,7 @@ def test_an_empty_grid_counts_the_rejections_by_rule_and_shows_the_first_of_each
         expand(empty)
     first, second, *rest = str(caught.value).splitlines()
     assert first == (
-        "grid g has no cell left: all 6 combinations were rejected "
-        "(batch_by_data_ranks 2, whole_batch 2, exclude 2)."
+        "grid g has no cell left: all 6 combinations were rejected (batch_by_data_ranks 2, whole_batch 2, exclude 2)."
     )
     assert second == "The first of each rule:"
     assert [line.split(":")[0].strip() for line in rest] == ["batch_by_data_ranks", "whole_batch", "exclude"]
