@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sweep.core.attempt import AttemptKey, JobReport, Outcome, RankError
+    from sweep.core.blame import Blame
     from sweep.core.ledger import Event
     from sweep.core.record import AttemptFile, CellFile, Progress, Result
+    from sweep.core.site import Site
     from sweep.core.submission import Submission
     from sweep.core.sweep_file import SweepFile
 
@@ -71,6 +73,14 @@ class Scheduler(Protocol):
         Raises:
             SchedulerError: If it cannot be asked: then nothing is known.
         """
+        ...
+
+    def site(self) -> Site:
+        """What the cluster allows just now, as far as it says; never an error."""
+        ...
+
+    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """Of these nodes, those that are out of service, with the scheduler's reason; empty where it cannot be asked."""
         ...
 
     def outcome_of(self, report: JobReport) -> Outcome | None:
@@ -161,6 +171,18 @@ class RunDirectory(Protocol):
 
     def drop_cancel_request(self, name: str) -> None:
         """Take a request off the pile once it was acted on."""
+        ...
+
+
+class BlameBook(Protocol):
+    """Evidence against nodes of one cluster, shared by all runs of a user."""
+
+    def read(self) -> Sequence[Blame]:
+        """All that was ever written and can be read."""
+        ...
+
+    def add(self, blames: Iterable[Blame]) -> None:
+        """Write more; a book that cannot be written is no error."""
         ...
 
 

@@ -6,11 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sweep.core.attempt import ABSENT, AttemptKey, JobReport, Outcome, Phase, RankError, Verdict, slurm_state
+from sweep.core.blame import Blame
 from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings
 from sweep.core.device import Device
 from sweep.core.ledger import Event, parse_event, render_event
 from sweep.core.model import ModelShape
 from sweep.core.record import AttemptFile, CellFile, Progress, Result
+from sweep.core.site import UNLIMITED, Site
 from sweep.core.submission import Submission
 from sweep.core.sweep_file import SweepFile
 
@@ -180,6 +182,8 @@ class FakeScheduler:
     takes_it_all_the_same: bool = False
     poll_error: Exception | None = None
     polls: int = 0
+    limits: Site = UNLIMITED
+    out_of_service: dict[str, str] = field(default_factory=dict)
     closed: bool = False
     _next: int = 100
 
@@ -207,6 +211,12 @@ class FakeScheduler:
             raise self.poll_error
         return {job: self.states.get(job, ABSENT) for job in job_ids}
 
+    def site(self) -> Site:
+        return self.limits
+
+    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
+        return {node: reason for node, reason in self.out_of_service.items() if node in nodes}
+
     def outcome_of(self, report: JobReport) -> Outcome | None:
         return slurm_state(report.state).outcome
 
@@ -226,6 +236,19 @@ class FakeScheduler:
 
     def live_jobs(self) -> list[str]:
         return [job for job, report in self.states.items() if report.phase in (Phase.PENDING, Phase.RUNNING)]
+
+
+@dataclass
+class MemoryBlameBook:
+    """Evidence against nodes, in memory."""
+
+    blames: list[Blame] = field(default_factory=list)
+
+    def read(self) -> Sequence[Blame]:
+        return list(self.blames)
+
+    def add(self, blames: Iterable[Blame]) -> None:
+        self.blames.extend(blames)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from sweep.adapters.local_start import has_room, launcher_command, launcher_envi
 from sweep.core.attempt import ABSENT, Phase
 from sweep.core.environment import scrubbed
 from sweep.core.record import ATTEMPT_FILE, SUBMISSION_LOGS_DIR, AttemptFile, RecordError
+from sweep.core.site import UNLIMITED, Site
 from sweep.ports import SchedulerError
 
 if TYPE_CHECKING:
@@ -115,6 +116,14 @@ class LocalScheduler:
             raise SchedulerError(f"the local cluster cannot write its state: {error}") from error
         known = self._known()
         return {job_id: known[job_id].report if job_id in known else ABSENT for job_id in job_ids}
+
+    def site(self) -> Site:
+        """This machine sets no limits but its own capacity, which :meth:`poll` minds."""
+        return UNLIMITED
+
+    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """This machine is in service, or nobody would ask."""
+        return {}
 
     def outcome_of(self, report: JobReport) -> Outcome | None:
         """What the state's word means, where it is specific."""

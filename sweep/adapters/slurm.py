@@ -21,6 +21,7 @@ from sweep.adapters.slurm_text import (
     read_squeue,
 )
 from sweep.core.attempt import ABSENT, Outcome, Phase, slurm_state
+from sweep.core.site import UNLIMITED, Site
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:
@@ -143,6 +144,14 @@ class SlurmScheduler:
             if "accounting storage is disabled" in str(error).lower():
                 raise SchedulerError(f"{error}. This cluster keeps no accounting: set slurm.sacct=false.") from error
             raise
+
+    def site(self) -> Site:
+        """What the cluster allows just now."""
+        return UNLIMITED
+
+    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """Of these nodes, those that are out of service."""
+        return {}
 
     def outcome_of(self, report: JobReport) -> Outcome | None:
         """What the state's word means, where it is specific.

@@ -102,7 +102,24 @@ class Reopened:
     repeats: tuple[RepeatKey, ...]
 
 
-Event = Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skipped:
+    """Repeats that the run ended without trying: the word that tables show for it, and why.
+
+    Attributes:
+        time: Unix time.
+        repeats: Cell and repeat.
+        kind: ``oom_inferred``, ``over_budget`` or ``paused``.
+        reason: In words.
+    """
+
+    time: float
+    repeats: tuple[RepeatKey, ...]
+    kind: str
+    reason: str
+
+
+Event = Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened | Skipped
 _Kind = TypeVar("_Kind")
 _NAMES: Mapping[type[Event], str] = {
     Reserved: "reserved",
@@ -112,6 +129,7 @@ _NAMES: Mapping[type[Event], str] = {
     Ended: "ended",
     CancelRequested: "cancel_requested",
     Reopened: "reopened",
+    Skipped: "skipped",
 }
 
 
@@ -204,6 +222,12 @@ def _parse_reopened(data: dict[str, Any]) -> Reopened:
     return Reopened(time=_number(data["time"]), repeats=repeats)
 
 
+def _parse_skipped(data: dict[str, Any]) -> Skipped:
+    repeats = tuple([(_typed(str, cell), _typed(int, repeat)) for cell, repeat in data["repeats"]])
+    kind, reason = _typed(str, data["kind"]), _typed(str, data["reason"])
+    return Skipped(time=_number(data["time"]), repeats=repeats, kind=kind, reason=reason)
+
+
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "reserved": _parse_reserved,
     "submitted": _parse_submitted,
@@ -212,6 +236,7 @@ _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "ended": _parse_ended,
     "cancel_requested": _parse_cancel_requested,
     "reopened": _parse_reopened,
+    "skipped": _parse_skipped,
 }
 
 
@@ -259,10 +284,17 @@ class AttemptState:
 
 @dataclass(slots=True)
 class RepeatHistory:
-    """All attempts at one repeat of a cell, and since which one its retries are counted anew."""
+    """All attempts at one repeat of a cell.
+
+    Attributes:
+        attempts: By number.
+        reopened_after: Number of the attempt after which retries are counted anew.
+        skipped: Why a run ended without trying it, as (kind, reason); None once it was tried, or never skipped.
+    """
 
     attempts: list[AttemptState] = field(default_factory=list)
     reopened_after: int = 0
+    skipped: tuple[str, str] | None = None
 
     @property
     def last(self) -> AttemptState | None:
@@ -336,7 +368,8 @@ def _reserved(history: History, event: Reserved) -> None:
 
 
 def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> AttemptState:
-    attempts = history.repeats.setdefault((key.cell_id, key.repeat), RepeatHistory()).attempts
+    repeat = history.repeats.setdefault((key.cell_id, key.repeat), RepeatHistory())
+    attempts, repeat.skipped = repeat.attempts, None
     for other in attempts:
         if other.key == key and not other.submission:
             # It ended, or was cancelled, under a reservation that comes late.
@@ -443,6 +476,11 @@ def _reopened(history: History, event: Reopened) -> None:
         repeat.reopened_after = max(over, default=0)
 
 
+def _skipped(history: History, event: Skipped) -> None:
+    for key in event.repeats:
+        history.repeats.setdefault(key, RepeatHistory()).skipped = (event.kind, event.reason)
+
+
 _APPLY: Mapping[type, Any] = {
     Reserved: _reserved,
     Submitted: _submitted,
@@ -451,6 +489,7 @@ _APPLY: Mapping[type, Any] = {
     Ended: _ended,
     CancelRequested: _cancel_requested,
     Reopened: _reopened,
+    Skipped: _skipped,
 }
 
 

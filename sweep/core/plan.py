@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -22,13 +23,18 @@ class ActionKind(StrEnum):
     RETRY = "retry"
     WAIT = "wait"
     DONE = "done"
+    LATER = "later"
     EXPLAINED = "explained"
     HOLD = "hold"
+    PAUSED = "paused"
+    OVER_BUDGET = "over_budget"
     GIVE_UP = "give_up"
 
 
 TO_SUBMIT = (ActionKind.SUBMIT, ActionKind.RETRY)
 """Actions that start a new attempt."""
+UNDER_WAY = (*TO_SUBMIT, ActionKind.WAIT, ActionKind.LATER)
+"""Actions after which a run is not over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +48,8 @@ class Action:
         attempt: Number of the attempt that it is about: the new one, the one in flight, or the last.
         reason: Why, in words for people.
         outcome: How the last attempt ended, if one did.
+        walltime_min: Minutes that a new attempt may take; 0 where none is started.
+        avoid: Nodes that a new attempt keeps away from, because the last one blames them.
     """
 
     kind: ActionKind
@@ -50,6 +58,8 @@ class Action:
     attempt: int
     reason: str
     outcome: Outcome | None = None
+    walltime_min: int = 0
+    avoid: tuple[str, ...] = ()
 
 
 _KIND_AT_LAST: Mapping[Disposition, ActionKind] = {
@@ -66,21 +76,64 @@ def decide(
     repeats: int,
     history: History,
     rules: Mapping[Outcome, OutcomeRule] = OUTCOME_RULES,
+    walltime_min: int = 0,
+    longest_walltime_min: int | None = None,
 ) -> list[Action]:
-    """One action for every repeat of every cell, in the order of the cells; a cell that is named twice counts once."""
+    """One action for every repeat of every cell, in the order of the cells; a cell that is named twice counts once.
+
+    Args:
+        cells: Cell ids.
+        repeats: Independent runs of each.
+        history: All attempts so far.
+        rules: What follows from each outcome.
+        walltime_min: Minutes of a first attempt.
+        longest_walltime_min: Minutes beyond which no retry may be given more; None: no limit is known.
+    """
+    walltimes = _Walltimes(rules=rules, first_min=walltime_min, longest_min=longest_walltime_min)
     return [
-        _decide_repeat(cell_id, repeat, history.of(cell_id, repeat), rules)
+        _decide_repeat(cell_id, repeat, history.of(cell_id, repeat), walltimes)
         for cell_id in dict.fromkeys(cells)
         for repeat in range(1, repeats + 1)
     ]
 
 
-def _decide_repeat(cell_id: str, repeat: int, past: RepeatHistory, rules: Mapping[Outcome, OutcomeRule]) -> Action:
-    kind, attempt, reason, outcome = _decision(past, rules)
-    return Action(kind=kind, cell_id=cell_id, repeat=repeat, attempt=attempt, reason=reason, outcome=outcome)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Walltimes:
+    """How long attempts may take: a retry after a TIMEOUT longer, up to what the partition allows."""
+
+    rules: Mapping[Outcome, OutcomeRule]
+    first_min: int
+    longest_min: int | None
+
+    def of(self, timeouts: int) -> int:
+        wanted = math.ceil(self.first_min * self.rules[Outcome.TIMEOUT].walltime_factor ** timeouts)
+        if self.longest_min is None:
+            return wanted
+        return max(self.first_min, min(wanted, self.longest_min))
+
+    def is_exhausted(self, timeouts: int) -> bool:
+        """Whether a retry was to be longer than the attempt before it and cannot be."""
+        is_to_grow = self.rules[Outcome.TIMEOUT].walltime_factor > 1 and self.first_min > 0
+        return is_to_grow and self.of(timeouts) <= self.of(timeouts - 1)
 
 
-def _decision(past: RepeatHistory, rules: Mapping[Outcome, OutcomeRule]) -> tuple[ActionKind, int, str, Outcome | None]:
+def _decide_repeat(cell_id: str, repeat: int, past: RepeatHistory, walltimes: _Walltimes) -> Action:
+    kind, attempt, reason, outcome = _decision(past, walltimes)
+    if kind not in TO_SUBMIT:
+        return Action(kind=kind, cell_id=cell_id, repeat=repeat, attempt=attempt, reason=reason, outcome=outcome)
+    return Action(
+        kind=kind,
+        cell_id=cell_id,
+        repeat=repeat,
+        attempt=attempt,
+        reason=reason,
+        outcome=outcome,
+        walltime_min=walltimes.of(past.ended(Outcome.TIMEOUT)),
+        avoid=_blamed(past.last, walltimes.rules),
+    )
+
+
+def _decision(past: RepeatHistory, walltimes: _Walltimes) -> tuple[ActionKind, int, str, Outcome | None]:
     """Kind, attempt, reason and last outcome: a measurement stands, a flight is waited for, then the rules decide."""
     if not past.attempts:
         return ActionKind.SUBMIT, 1, "not run yet", None
@@ -95,11 +148,29 @@ def _decision(past: RepeatHistory, rules: Mapping[Outcome, OutcomeRule]) -> tupl
         return ActionKind.SUBMIT, following, "not run yet", None
     if last.key.attempt <= past.reopened_after:
         return ActionKind.RETRY, following, f"asked for again after {last.outcome}", last.outcome
-    rule, used = rules[last.outcome], past.ended(last.outcome)
-    if used <= rule.max_retries:
-        reason = f"{last.outcome}: retry {used} of {rule.max_retries}" + (f" ({last.reason})" if last.reason else "")
-        return ActionKind.RETRY, following, reason, last.outcome
-    return _KIND_AT_LAST[rule.disposition], last.key.attempt, _at_last(last, used), last.outcome
+    return _after(last, past, walltimes)
+
+
+def _after(
+    last: AttemptState, past: RepeatHistory, walltimes: _Walltimes
+) -> tuple[ActionKind, int, str, Outcome | None]:
+    """What follows from the outcome of the last attempt."""
+    assert last.outcome is not None, "an attempt in flight is waited for"
+    rule, used = walltimes.rules[last.outcome], past.ended(last.outcome)
+    if used > rule.max_retries:
+        return _KIND_AT_LAST[rule.disposition], last.key.attempt, _at_last(last, used), last.outcome
+    if last.outcome is Outcome.TIMEOUT and walltimes.is_exhausted(used):
+        reason = f"{_at_last(last, used)}; the partition allows no more than {walltimes.of(used)} min"
+        return _KIND_AT_LAST[rule.disposition], last.key.attempt, reason, last.outcome
+    reason = f"{last.outcome}: retry {used} of {rule.max_retries}" + (f" ({last.reason})" if last.reason else "")
+    return ActionKind.RETRY, past.highest_number + 1, reason, last.outcome
+
+
+def _blamed(last: AttemptState | None, rules: Mapping[Outcome, OutcomeRule]) -> tuple[str, ...]:
+    if last is None or last.outcome is None or not rules[last.outcome].avoid_nodes:
+        return ()
+    blamed = last.evidence.get("blamed")
+    return tuple(map(str, blamed)) if isinstance(blamed, list) else ()
 
 
 def _waiting_for(attempt: AttemptState) -> str:

@@ -32,6 +32,7 @@ class Submission:
         sources_dir: Snapshot of the sources that jobs run, absolute.
         sources_hash: Hash that the snapshot must have.
         launch: How a job is started on its nodes.
+        exclude: Nodes that it keeps away from; only names that the cluster knows.
         provenance: Commit, whether the tree was dirty, package versions, command.
     """
 
@@ -46,6 +47,7 @@ class Submission:
     sources_dir: str
     sources_hash: str
     launch: LaunchSpec
+    exclude: tuple[str, ...] = ()
     provenance: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -84,6 +86,7 @@ class Submission:
             launch["runner"] = Runner(launch["runner"])
             launch["entry"], launch["port_range"] = tuple(launch["entry"]), tuple(launch["port_range"])
             values["launch"] = LaunchSpec(**launch)
+            values["exclude"] = tuple(values["exclude"])
             values["tasks"] = tuple(
                 AttemptKey(cell_id=task["cell_id"], repeat=task["repeat"], attempt=task["attempt"])
                 for task in values["tasks"]

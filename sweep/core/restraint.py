@@ -1,0 +1,263 @@
+"""What holds attempts back that could be submitted: inferred OOM, a pause, the canary, back-off, budget, limits.
+
+Every function looks at all actions of a run and gives them back, some turned into ones that wait or explain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import Outcome
+from sweep.core.plan import TO_SUBMIT, Action, ActionKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sweep.core.cell import Cell
+    from sweep.core.ledger import AttemptState, History
+    from sweep.core.policy import Policy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """What the moment allows, besides the policy.
+
+    Attributes:
+        now: Unix time.
+        free_tasks: Further tasks that the cluster takes of this user just now; None where it sets no limit.
+        sends_rest_later: Whether somebody will send what is held back now (``watch=false`` sends all at once).
+    """
+
+    now: float
+    free_tasks: int | None = None
+    sends_rest_later: bool = True
+
+
+def restrained(
+    actions: Sequence[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
+) -> list[Action]:
+    """The actions as the policy and the moment let them be."""
+    held = list(actions)
+    if policy.infer_oom:
+        held = _without_inferred_oom(held, cells)
+    held = _paused(held, history, policy)
+    held = _within_budget(held, cells, history, policy)
+    held = _after_backoff(held, history, policy, bounds)
+    if policy.canary and bounds.sends_rest_later:
+        held = _behind_canaries(held, cells)
+    return _within_limits(held, cells, history, policy, bounds)
+
+
+def _turned(action: Action, kind: ActionKind, reason: str, outcome: Outcome | None = None) -> Action:
+    return replace(action, kind=kind, reason=reason, outcome=outcome or action.outcome)
+
+
+# ------------------------------------------------------------------------------------------------------ out of memory
+
+
+def needs_no_less_memory(cell: Cell, other: Cell) -> bool:
+    """Whether a cell needs at least as much device memory as another by every term.
+
+    The same model on the same layout, device, precision and settings; sequences and micro-batches at least as long
+    and as large, and with a pipeline at least as many micro-batches, which may all be in flight.
+    """
+    alike = replace(
+        cell, micro_batch=other.micro_batch, seq_len=other.seq_len, global_batch=other.global_batch
+    )  # fmt: skip
+    if alike != other or cell.micro_batch < other.micro_batch or cell.seq_len < other.seq_len:
+        return False
+    return cell.parallelism.pp == 1 or cell.grad_accum >= other.grad_accum
+
+
+def _without_inferred_oom(actions: list[Action], cells: Mapping[str, Cell]) -> list[Action]:
+    ran_out = {action.cell_id for action in actions if action.outcome is Outcome.OOM_DEVICE}
+    if not ran_out:
+        return actions
+    return [_inferred(action, cells, ran_out) for action in actions]
+
+
+def _inferred(action: Action, cells: Mapping[str, Cell], ran_out: Iterable[str]) -> Action:
+    if action.kind is not ActionKind.SUBMIT:
+        return action
+    for other in ran_out:
+        if other != action.cell_id and needs_no_less_memory(cells[action.cell_id], cells[other]):
+            reason = f"inferred, not run: {other} ran out of device memory and this cell needs no less by any term"
+            return _turned(action, ActionKind.EXPLAINED, reason, Outcome.OOM_DEVICE)
+    return action
+
+
+# -------------------------------------------------------------------------------------------------------------- pause
+
+
+def _paused(actions: list[Action], history: History, policy: Policy) -> list[Action]:
+    """After so many TRAINER_ERRORs of one kind the fault is not the cells': stop before all have failed."""
+    if not policy.pause_after:
+        return actions
+    for message, cells in _trainer_errors(actions, history).items():
+        if len(cells) >= policy.pause_after:
+            reason = (
+                f"paused: {len(cells)} cells failed alike ({message}). Mend it, then run again with "
+                "retry=[TRAINER_ERROR]; policy.pause_after=0 goes on regardless"
+            )
+            return [_turned(a, ActionKind.PAUSED, reason) if a.kind in TO_SUBMIT else a for a in actions]
+    return actions
+
+
+def _trainer_errors(actions: Sequence[Action], history: History) -> dict[str, set[str]]:
+    """Cells by the message of the TRAINER_ERROR that ended them, since they were last reopened."""
+    found: dict[str, set[str]] = {}
+    for action in actions:
+        past = history.of(action.cell_id, action.repeat)
+        for attempt in past.attempts:
+            if attempt.outcome is Outcome.TRAINER_ERROR and attempt.key.attempt > past.reopened_after:
+                found.setdefault(alike(attempt.reason), set()).add(action.cell_id)
+    return found
+
+
+def alike(reason: str) -> str:
+    """A failure's reason without what differs between cells that failed alike: ranks, steps, other numbers."""
+    return "".join("#" if letter.isdigit() else letter for letter in reason).replace("##", "#")[:200]
+
+
+# ------------------------------------------------------------------------------------------------------------- budget
+
+
+def gpu_hours_committed(history: History) -> float:
+    """GPU-hours that the run has cost (settled) or may still cost (reserved: walltime x GPUs)."""
+    return sum(_committed(attempt) for repeat in history.repeats.values() for attempt in repeat.attempts)
+
+
+def _committed(attempt: AttemptState) -> float:
+    if attempt.released:
+        return 0.0
+    # What an ended attempt used may be unknown; then it counts with all that it could have used.
+    if attempt.outcome is None or attempt.gpu_seconds is None:
+        return attempt.gpu_hours
+    return attempt.gpu_seconds / 3600
+
+
+def _within_budget(actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy) -> list[Action]:
+    if policy.budget_gpu_hours is None:
+        return actions
+    left = policy.budget_gpu_hours - gpu_hours_committed(history)
+    held = []
+    for action in actions:
+        if action.kind in TO_SUBMIT:
+            cost = cells[action.cell_id].gpus * action.walltime_min / 60
+            if cost > left + 1e-9:
+                held.append(_turned(action, *_over_budget(cost, left, policy, history)))
+                continue
+            left -= cost
+        held.append(action)
+    return held
+
+
+def _over_budget(cost: float, left: float, policy: Policy, history: History) -> tuple[ActionKind, str]:
+    reason = (
+        f"budget: up to {cost:,.2f} GPU-hours (walltime x GPUs) do not fit into the {max(0.0, left):,.2f} left "
+        f"of {policy.budget_gpu_hours:,.2f}"
+    )
+    # What runs may turn out cheaper than what was reserved for it: then there is room again.
+    may_settle = any(True for _ in history.in_flight())
+    return (ActionKind.LATER if may_settle else ActionKind.OVER_BUDGET), reason
+
+
+# ---------------------------------------------------------------------------------------------------- canary, back-off
+
+
+def _after_backoff(actions: list[Action], history: History, policy: Policy, bounds: Bounds) -> list[Action]:
+    return [_backed_off(action, history, policy, bounds) for action in actions]
+
+
+def _backed_off(action: Action, history: History, policy: Policy, bounds: Bounds) -> Action:
+    last = history.of(action.cell_id, action.repeat).last
+    if action.kind is not ActionKind.RETRY or last is None or last.outcome is None or last.ended_at is None:
+        return action
+    past = history.of(action.cell_id, action.repeat)
+    if last.key.attempt <= past.reopened_after:
+        return action
+    delay_s = policy.outcomes[last.outcome].backoff_s * 2 ** (past.ended(last.outcome) - 1)
+    wait_s = last.ended_at + delay_s - bounds.now
+    if wait_s <= 0:
+        return action
+    return _turned(action, ActionKind.LATER, f"{action.reason}; in {math.ceil(wait_s)} s")
+
+
+_CANARY_FAILED = (Outcome.TRAINER_ERROR, Outcome.REJECTED_BY_SCHEDULER)
+
+
+def _behind_canaries(actions: list[Action], cells: Mapping[str, Cell]) -> list[Action]:
+    """The smallest cell of each model goes first; the others wait for its end, and stay if the fault was its own."""
+    canaries = _canaries(actions, cells)
+    return [_behind(action, canaries[cells[action.cell_id].model.name]) for action in actions]
+
+
+def _canaries(actions: Sequence[Action], cells: Mapping[str, Cell]) -> dict[str, Action]:
+    """By model: the action that tells how its smallest cell fares (any measured cell of the model will do)."""
+    chosen: dict[str, Action] = {}
+    for action in sorted(actions, key=lambda action: _size(cells[action.cell_id], action)):
+        chosen.setdefault(cells[action.cell_id].model.name, action)
+    for action in actions:
+        if action.kind is ActionKind.DONE:
+            chosen[cells[action.cell_id].model.name] = action
+    return chosen
+
+
+def _size(cell: Cell, action: Action) -> tuple[int, int, int, int]:
+    return (cell.gpus, cell.tokens_per_step, cell.seq_len, action.repeat)
+
+
+def _behind(action: Action, canary: Action) -> Action:
+    if action.kind is not ActionKind.SUBMIT or action is canary:
+        return action
+    if canary.kind is ActionKind.GIVE_UP and canary.outcome in _CANARY_FAILED:
+        reason = (
+            f"paused: the smallest cell of its model, {canary.cell_id}, failed first ({canary.reason}). Mend it, then "
+            f"run again with retry=[{canary.outcome}]; policy.canary=false goes on regardless"
+        )
+        return _turned(action, ActionKind.PAUSED, reason)
+    if canary.kind in (*TO_SUBMIT, ActionKind.WAIT, ActionKind.LATER):
+        return _turned(action, ActionKind.LATER, f"waits for the smallest cell of its model, {canary.cell_id}")
+    return action
+
+
+# ------------------------------------------------------------------------------------------------------------- limits
+
+
+def _within_limits(
+    actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
+) -> list[Action]:
+    flying = list(history.in_flight())
+    jobs, gpus = len(flying), sum(attempt.gpus for attempt in flying)
+    free = math.inf if bounds.free_tasks is None else bounds.free_tasks
+    most_jobs = policy.max_concurrent_jobs or math.inf
+    most_gpus = policy.max_concurrent_gpus or math.inf
+    held = []
+    for action in actions:
+        if action.kind not in TO_SUBMIT:
+            held.append(action)
+            continue
+        needed = cells[action.cell_id].gpus
+        if free < 1:
+            held.append(_turned(action, ActionKind.LATER, "the cluster takes no further job of this user for now"))
+        elif jobs >= most_jobs:
+            held.append(_turned(action, ActionKind.LATER, f"max_concurrent_jobs={most_jobs} are in the queue"))
+        elif needed > most_gpus:
+            reason = f"it needs {needed} GPUs; max_concurrent_gpus={most_gpus} never lets it run"
+            held.append(_turned(action, ActionKind.PAUSED, reason))
+        elif gpus + needed > most_gpus:
+            held.append(
+                _turned(action, ActionKind.LATER, f"{gpus} of max_concurrent_gpus={most_gpus} are in the queue")
+            )
+        else:
+            jobs, gpus, free = jobs + 1, gpus + needed, free - 1
+            held.append(action)
+    return held
+
+
+def held_back(actions: Iterable[Action]) -> Counter[ActionKind]:
+    """How many repeats are not run for which reason."""
+    return Counter(a.kind for a in actions if a.kind in (ActionKind.PAUSED, ActionKind.OVER_BUDGET, ActionKind.LATER))

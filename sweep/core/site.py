@@ -1,0 +1,28 @@
+"""What a cluster allows just now, as far as it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Site:
+    """Limits and facts of a cluster; None or empty: it sets none, or cannot be asked.
+
+    Attributes:
+        max_array_tasks: Tasks that one array may have (Slurm's MaxArraySize: its highest index is one less).
+        free_tasks: Further tasks that it takes of this user just now (submit limits less what is in the queue).
+        max_walltime_min: Longest walltime of the partition.
+        nodes: Names of the nodes that it knows.
+        maintenance_at: Unix time at which the next maintenance reservation over the partition begins.
+    """
+
+    max_array_tasks: int | None = None
+    free_tasks: int | None = None
+    max_walltime_min: int | None = None
+    nodes: frozenset[str] = frozenset()
+    maintenance_at: float | None = None
+
+
+UNLIMITED = Site()
+"""A cluster that sets no limits, such as this machine."""
