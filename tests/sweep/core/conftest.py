@@ -1,4 +1,4 @@
-"""Properties of the core are checked on fewer examples than Hypothesis takes by default, and never against the clock."""
+"""Properties of the core are checked on fewer examples than Hypothesis takes by default, and not against the clock."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweep.core.cell import (
+    BatchKind,
+    BatchRule,
     Cell,
     Checkpointing,
     Parallelism,
@@ -301,3 +303,9 @@ def test_context_parallel_ranks_share_their_sequences() -> None:
 def test_a_layout_shows_the_degrees_that_multiply() -> None:
     assert Parallelism(tp=8, pp=2).equation() == "tp=8 x pp=2"
     assert Parallelism().equation() == "dp_shard=1"
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_batch_of_nothing_is_refused(value: int) -> None:
+    with pytest.raises(ValueError, match=r"sequences_per_gpu=.* is not positive\. Give"):
+        BatchRule(kind=BatchKind.SEQUENCES_PER_GPU, value=Fraction(value))

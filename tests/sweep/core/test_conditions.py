@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -151,7 +152,7 @@ def test_deep_but_readable_conditions_are_read() -> None:
 
 
 def test_an_unknown_name_answers_with_the_nearest_ones() -> None:
-    with pytest.raises(ConditionError, match="unknown name 'node'. Did you mean nodes"):
+    with pytest.raises(ConditionError, match=r"unknown name 'node'\. Did you mean nodes"):
         Condition("node > 1", NAMES)
     with pytest.raises(ConditionError, match=r"unknown name 'zz'. Known are .*nodes.*trainer\.lr"):
         Condition("zz > 1", NAMES)
@@ -160,7 +161,7 @@ def test_an_unknown_name_answers_with_the_nearest_ones() -> None:
 
 
 def test_a_refusal_says_what_is_allowed() -> None:
-    with pytest.raises(ConditionError, match="uses Call, which is not allowed. Allowed are names of axes, numbers"):
+    with pytest.raises(ConditionError, match=r"uses Call, which is not allowed\. Allowed are names of axes, numbers"):
         Condition("max(tp, pp) > 1", NAMES)
 
 
@@ -183,7 +184,7 @@ def test_a_refusal_says_what_is_allowed() -> None:
     ],
 )
 def test_a_question_without_an_answer_is_an_error_that_shows_the_values(text: str) -> None:
-    with pytest.raises(ConditionError, match="has no answer for {"):
+    with pytest.raises(ConditionError, match=r"has no answer for \{"):
         holds(text)
 
 
@@ -231,14 +232,14 @@ def test_every_condition_in_the_language_means_what_it_means_in_python(
             Condition(text, NAMES).holds(values)
         return
     try:
-        assert Condition(text, NAMES).holds(values) is expected
+        found = Condition(text, NAMES).holds(values)
     except ConditionError as error:
-        assert "above 1e+18" in str(error) or "nested deeper" in str(error)
+        assume(not any(limit in str(error) for limit in ("above 1e+18", "nested deeper")))
+        raise
+    assert found is expected
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_condition_or_a_condition_error(text: str) -> None:
-    try:
+    with suppress(ConditionError):
         Condition(text, NAMES).holds(VALUES)
-    except ConditionError:
-        pass

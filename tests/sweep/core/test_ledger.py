@@ -146,8 +146,9 @@ RESERVED = json.loads(render_event(reserved("s1", key())))
     ids=lambda line: line[:60],
 )
 def test_a_damaged_line_is_no_event(line: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # json's own errors are among them
         parse_event(line)
+    assert str(caught.value)
 
 
 def test_a_torn_tail_and_a_damaged_line_in_the_middle_lose_nothing_else() -> None:

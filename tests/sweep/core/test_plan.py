@@ -148,7 +148,6 @@ def test_what_a_retry_can_cure_is_tried_as_often_as_its_rule_says_and_then_given
     [
         (Outcome.OOM_DEVICE, ActionKind.EXPLAINED),
         (Outcome.OOM_HOST, ActionKind.EXPLAINED),
-        (Outcome.TIMEOUT, ActionKind.GIVE_UP),
         (Outcome.TRAINER_ERROR, ActionKind.GIVE_UP),
         (Outcome.REJECTED_BY_SCHEDULER, ActionKind.GIVE_UP),
         (Outcome.CANCELLED, ActionKind.HOLD),

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from sweep.core.environment import REDACTED, redacted_text, relevant, scrubbed
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL_DEBUG",
+        "CUDA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS",
+        "SLURM_JOB_ID",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "MASTER_ADDR",
+        "GLOO_SOCKET_IFNAME",
+        "FI_PROVIDER",
+        "LD_PRELOAD",
+        "PYTHONSAFEPATH",
+    ],
+)
+def test_what_can_change_a_number_is_kept(name: str) -> None:
+    assert relevant({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize(
+    "name", ["HOME", "USER", "PATH", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "MY_NCCL_DEBUG", "RANKS"]
+)
+def test_what_cannot_is_not(name: str) -> None:
+    assert relevant({name: "1"}) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SLURM_JWT",
+        "NCCL_AUTH",
+        "TORCH_HUB_TOKEN",
+        "SWEEP_API_KEY",
+        "SLURM_DB_PASSWORD",
+        "CUDA_SECRET",
+        "OMP_credential",
+    ],
+)
+def test_what_is_named_like_a_secret_is_redacted(name: str) -> None:
+    assert relevant({name: "hunter2"}) == {name: REDACTED}
+
+
+def test_variables_come_sorted_by_name() -> None:
+    assert list(relevant({"OMP_B": "", "CUDA_A": "", "NCCL_C": ""})) == ["CUDA_A", "NCCL_C", "OMP_B"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SLURM_CPU_BIND",
+        "SLURM_JOB_ID",
+        "SLURMD_NODENAME",
+        "SBATCH_PARTITION",
+        "SRUN_DEBUG",
+        "SALLOC_ACCOUNT",
+        "PMIX_RANK",
+        "PMI_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "TORCHELASTIC_RUN_ID",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "NODE_RANK",
+    ],
+)
+def test_what_an_enclosing_job_left_is_scrubbed(name: str) -> None:
+    assert scrubbed({name: "1", "HOME": "/h"}) == {"HOME": "/h"}
+
+
+@pytest.mark.parametrize(
+    "name", ["SLURM_CONF", "PATH", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "MY_SLURM_JOB_ID", "RANKING"]
+)
+def test_the_rest_stays_and_so_does_the_way_to_the_controller(name: str) -> None:
+    assert scrubbed({name: "x"}) == {name: "x"}
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("trainer.api_token=abc", f"trainer.api_token={REDACTED}"),
+        ("+cluster.slurm.sbatch.password=a=b\nc", f"+cluster.slurm.sbatch.password={REDACTED}"),
+        ("nodes=[1,2]", "nodes=[1,2]"),
+        ("--token", "--token"),
+        ("token=", "token="),
+        ("a sentence about token=x", "a sentence about token=x"),
+    ],
+)
+def test_the_value_of_a_secret_override_is_redacted(word: str, shown: str) -> None:
+    assert redacted_text(word) == shown
