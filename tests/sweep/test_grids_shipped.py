@@ -78,6 +78,7 @@ def test_the_demonstration_runs_three_cells_of_few_steps_with_ten_of_them_as_war
     expansion = expand(load(["+grid=weak_scaling", "cluster=local"]).grid)
     assert [cell.gpus for cell in expansion.cells.values()] == [1, 2, 4]
     assert {cell.trainer.warmup_steps for cell in expansion.cells.values()} == {10}
+    assert {cell.trainer.threads_per_rank for cell in expansion.cells.values()} == {1}
     assert all(30 <= cell.trainer.steps - cell.trainer.warmup_steps <= 60 for cell in expansion.cells.values())
 
 
