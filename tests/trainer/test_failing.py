@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -97,14 +98,20 @@ def test_running_out_of_memory_is_told_apart(way: str, expected: ErrorClass, tmp
 
 @contextmanager
 def running(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A run that has got past its third step; it is killed at the end if it still lives."""
-    process = subprocess.Popen(command, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    """A run that has got past its third step; what of it still lives at the end is killed."""
+    process = subprocess.Popen(
+        command, env=environment(), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    ranks: list[int] = []
     try:
         wait_for_step(folder, 3, process)
+        ranks = children_of(process.pid)
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        for pid in filter(is_alive, ranks):
+            os.kill(pid, signal.SIGKILL)
 
 
 def wait_for_step(folder: Path, step: int, process: subprocess.Popen[bytes]) -> None:
