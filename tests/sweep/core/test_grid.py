@@ -7,7 +7,17 @@ from fractions import Fraction
 import pytest
 
 from sweep.core import grid as grid_module
-from sweep.core.cell import AxisValue, BatchKind, Checkpointing, Parallelism, Precision, TrainerSettings, cell_id
+from sweep.core.cell import (
+    AxisValue,
+    BatchKind,
+    Cell,
+    Checkpointing,
+    Parallelism,
+    Precision,
+    Schedule,
+    TrainerSettings,
+    cell_id,
+)
 from sweep.core.grid import (
     AXES,
     EmptyGridError,
@@ -203,7 +213,7 @@ def test_every_axis_reaches_its_cell(able_trainer: None) -> None:
     }
     axes, cell = only(expand(replace(grid(), axes={name: (value,) for name, value in values.items()})))
     assert axes == values
-    assert cell == grid_module.Cell(
+    assert cell == Cell(
         model=LARGE,
         device="a100",
         nodes=4,
@@ -213,7 +223,7 @@ def test_every_axis_reaches_its_cell(able_trainer: None) -> None:
             dp_shard=2,
             tp=2,
             pp=2,
-            schedule=grid_module.convert_value(Parallelism, "schedule", "zbv", ""),  # type: ignore[arg-type]
+            schedule=Schedule.ZBV,
             virtual_stages=2,
             async_tp=True,
         ),
@@ -242,7 +252,7 @@ def test_the_global_batch_follows_from_the_gpus_whatever_the_layout(
 ) -> None:
     # The paper's effective local batch: 2 sequences a GPU on 256 GPUs are 512.
     _, cell = only(expand(grid(nodes=32, sequences_per_gpu=2, **layout)))
-    assert isinstance(cell, grid_module.Cell)
+    assert isinstance(cell, Cell)
     assert (cell.global_batch, cell.micro_batch) == (512, micro_batch)
     assert cell.sequences_per_gpu == 2
 
@@ -298,7 +308,7 @@ def test_fsdp_takes_what_the_other_degrees_leave(able_trainer: None) -> None:
 
 def test_another_degree_may_be_the_one_that_is_auto() -> None:
     axes, cell = only(expand(grid(nodes=2, dp_replicate="auto")))
-    assert isinstance(cell, grid_module.Cell)
+    assert isinstance(cell, Cell)
     assert cell.parallelism == Parallelism(dp_replicate=16)
     assert (axes["dp_replicate"], axes["dp_shard"]) == ("auto", 1)
 
@@ -496,7 +506,7 @@ def test_a_grid_knows_one_batch_rule_and_every_setting(kind: BatchKind) -> None:
 
 def test_the_default_of_an_axis_is_what_a_combination_gets_that_does_not_name_it() -> None:
     axes, cell = only(expand(grid()))
-    assert isinstance(cell, grid_module.Cell)
+    assert isinstance(cell, Cell)
     for name in set(axes) - set(AXES_OF_ONE) - {"sequences_per_gpu"}:
         assert axes[name] == axis_default(name)
     assert axis_default("trainer.lr") == cell.trainer.lr

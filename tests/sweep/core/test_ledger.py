@@ -114,7 +114,7 @@ RESERVED = json.loads(render_event(reserved("s1", key())))
         "5",
         "null",
         '"ended"',
-        "{} {}",
+        json.dumps(GOOD) * 2,
         "[" * 100_000,
         json.dumps({**GOOD, "v": 2}),
         json.dumps({name: value for name, value in GOOD.items() if name != "v"}),
