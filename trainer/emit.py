@@ -60,10 +60,10 @@ class RunFacts:
 
 
 def merge_steps(file: CellFile, facts: Sequence[RankFacts]) -> list[Step]:
-    """Each step's record: the slowest rank's time, the mean of the ranks' losses (their shares are equal)."""
+    """Each step's record: the slowest rank's time, the mean of the losses of ranks that see one (of equal shares)."""
     cell = file.cell
     times = zip(*(fact.observed.step_times_s for fact in facts), strict=True)
-    losses = zip(*(fact.observed.losses for fact in facts), strict=True)
+    losses = zip(*(fact.observed.losses for fact in facts if fact.observed.losses is not None), strict=True)
     norms = facts[0].observed.grad_norms
     return [
         Step(

@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from trainer.draw import key_of, normal
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STD = 0.02
 _ONES = re.compile(r"(^|\.)(attention_norm|ffn_norm|norm)\.weight$")
 _INTO_RESIDUAL = re.compile(r"\.(wo|w_down)\.weight$")
-_WRAPPERS = re.compile(r"(^|\.)(_checkpoint_wrapped_module|module)(?=\.)")
+_WRAPPERS = re.compile(r"(^|\.)(_checkpoint_wrapped_module|_orig_mod|module)(?=\.)")
 # Elements drawn at a time: the int64 temporaries stay in a CPU's cache, or far below a GPU's memory.
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 24}
 
@@ -49,8 +49,26 @@ def _local_part(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]
     """This rank's part and where it begins in the full parameter."""
     if not isinstance(parameter, DTensor):
         return parameter, (0,) * parameter.dim()
-    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return parameter.to_local(), tuple(offset)
+    coordinate = parameter.device_mesh.get_coordinate()
+    assert coordinate is not None
+    offset, size = [0] * parameter.dim(), list(parameter.shape)
+    # FSDP cuts what tensor parallelism left. Where both cut one dimension, FSDP's mesh dimension comes first in the
+    # mesh yet its cut is the second, which torch calls a strided shard.
+    cuts = zip(parameter.placements, coordinate, parameter.device_mesh.shape, strict=True)
+    for placement, rank, degree in sorted(cuts, key=lambda cut: isinstance(cut[0], _StridedShard)):
+        if isinstance(placement, Shard | _StridedShard):
+            first, last = _chunk(size[placement.dim], degree, rank)
+            offset[placement.dim] += first
+            size[placement.dim] = last - first
+    local = parameter.to_local()
+    assert tuple(local.shape) == tuple(size) or not local.numel()
+    return local, tuple(offset)
+
+
+def _chunk(size: int, degree: int, rank: int) -> tuple[int, int]:
+    """Begin and end of a rank's part as torch.chunk cuts: equal parts but the last, and none for some where it is few."""
+    step = -(-size // degree)
+    return min(rank * step, size), min((rank + 1) * step, size)
 
 
 def _fill(local: torch.Tensor, full_shape: torch.Size, offset: tuple[int, ...], key: int, std: float) -> None:

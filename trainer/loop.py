@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from trainer.model import token_loss_sum
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -50,13 +48,14 @@ class Observed:
 
     Attributes:
         step_times_s: Seconds of each step on this rank.
-        losses: Mean cross-entropy a token over this rank's share of each step's global batch.
+        losses: Mean cross-entropy a token over this rank's tokens of each step; None on a rank that does not see it (of
+            a pipeline's ranks, only that of the last stage does).
         grad_norms: Global gradient norm of each step.
         window_time_s: Seconds of the measured window, from edge to edge.
     """
 
     step_times_s: list[float]
-    losses: list[float]
+    losses: list[float] | None
     grad_norms: list[float]
     window_time_s: float
 
@@ -68,30 +67,11 @@ class Trainee:
     model: Parallelized
     optimizer: ShardedAdamW
     device: torch.device
-    micro_batch: int
 
-    def step(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """One optimiser step on (sequences, seq_len + 1) tokens: the mean loss here and the global gradient norm.
-
-        Each micro-batch's summed loss is divided by the tokens of the whole step on this rank, and reduction averages
-        over data ranks of equal share: the gradient is that of the mean over the tokens of the global batch, however
-        they are split.
-        """
+    def step(self, rows: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """One optimiser step on (sequences, seq_len + 1) tokens: the mean loss here and the global gradient norm."""
         tokens = rows.to(self.device, non_blocking=True).long()
-        n_tokens = tokens.shape[0] * (tokens.shape[1] - 1)
-        parts = torch.split(tokens, self.micro_batch)
-        loss = torch.zeros((), device=self.device)
-        for index, part in enumerate(parts):
-            with self.model.micro_batch(index == len(parts) - 1):
-                loss += self._forward_backward(part, n_tokens)
-        return loss, self.optimizer.step()
-
-    def _forward_backward(self, rows: torch.Tensor, n_tokens: int) -> torch.Tensor:
-        # A function of its own, so that its logits are gone before the next micro-batch makes new ones.
-        logits = self.model.module(rows[:, :-1])
-        loss = token_loss_sum(logits, rows[:, 1:]) / n_tokens
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
-        return loss.detach()
+        return self.model.run(tokens), self.optimizer.step()
 
 
 def train(
@@ -110,7 +90,8 @@ def train(
             clock.begin()
             loss, norm = trainee.step(rows)
             clock.end()
-            losses.append(loss)
+            if loss is not None:
+                losses.append(loss)
             norms.append(norm)
         watched.window_closes()
         watched.synchronize()
@@ -120,7 +101,7 @@ def train(
         gc.enable()
     return Observed(
         step_times_s=clock.durations_s(),
-        losses=_to_host(losses),
+        losses=_to_host(losses) if losses else None,
         grad_norms=_to_host(norms),
         window_time_s=window_time_s,
     )

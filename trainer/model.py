@@ -57,13 +57,25 @@ def rotate(x_BSHE: torch.Tensor, rope_2SE: torch.Tensor) -> torch.Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
+class CausalAttention(nn.Module):
+    """Each position attends to itself and all earlier ones: what is replaced where positions lie on several ranks."""
+
+    def __init__(self, *, is_grouped: bool) -> None:
+        super().__init__()
+        self.is_grouped = is_grouped
+
+    def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        """Weighted values, shape (B, H, S, E)."""
+        return F.scaled_dot_product_attention(q_BHSE, k_BKSE, v_BKSE, is_causal=True, enable_gqa=self.is_grouped)
+
+
 class Attention(nn.Module):
     """Causal self-attention in which ``n_heads / n_kv_heads`` query heads share one key/value head."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         self.head_dim = shape.head_dim
-        self.is_grouped = shape.n_kv_heads != shape.n_heads
+        self.inner: nn.Module = CausalAttention(is_grouped=shape.n_kv_heads != shape.n_heads)
         self.wq = Linear(shape.hidden, shape.hidden)
         self.wk = Linear(shape.hidden, shape.kv_hidden)
         self.wv = Linear(shape.hidden, shape.kv_hidden)
@@ -71,16 +83,16 @@ class Attention(nn.Module):
 
     def forward(self, x_BSD: torch.Tensor, rope_2SE: torch.Tensor) -> torch.Tensor:
         """Attend to this and all earlier positions."""
-        # The number of heads follows from the projections' output: a tensor-parallel rank has fewer.
-        q_BSHE = rotate(self.wq(x_BSD).unflatten(-1, (-1, self.head_dim)), rope_2SE)
-        k_BSKE = rotate(self.wk(x_BSD).unflatten(-1, (-1, self.head_dim)), rope_2SE)
+        # The numbers of heads and positions follow from the projections' output: a tensor-parallel rank has fewer heads,
+        # and outside of these it may hold fewer positions than within.
+        q_BSHE = self.wq(x_BSD).unflatten(-1, (-1, self.head_dim))
+        k_BSKE = self.wk(x_BSD).unflatten(-1, (-1, self.head_dim))
         v_BSKE = self.wv(x_BSD).unflatten(-1, (-1, self.head_dim))
-        out_BHSE = F.scaled_dot_product_attention(
-            q_BSHE.transpose(1, 2),
-            k_BSKE.transpose(1, 2),
+        rope_2SE = rope_2SE[:, : q_BSHE.shape[1]]
+        out_BHSE = self.inner(
+            rotate(q_BSHE, rope_2SE).transpose(1, 2),
+            rotate(k_BSKE, rope_2SE).transpose(1, 2),
             v_BSKE.transpose(1, 2),
-            is_causal=True,
-            enable_gqa=self.is_grouped,
         )
         return cast("torch.Tensor", self.wo(out_BHSE.transpose(1, 2).flatten(2)))
 
@@ -128,21 +140,22 @@ class Llama(nn.Module):
         super().__init__()
         self.shape = shape
         self.seq_len = seq_len
-        self.embedding = nn.Embedding(shape.vocab_size, shape.hidden)
+        self.embedding: nn.Module = nn.Embedding(shape.vocab_size, shape.hidden)
         # A mapping by name, so that a pipeline stage can hold some of the layers under their own names.
         self.blocks = nn.ModuleDict({str(layer): Block(shape) for layer in range(shape.n_layers)})
-        self.norm = RMSNorm(shape.hidden, shape.norm_eps)
-        self.head = Linear(shape.hidden, shape.vocab_size)
+        self.norm: nn.Module = RMSNorm(shape.hidden, shape.norm_eps)
+        self.head: nn.Module = Linear(shape.hidden, shape.vocab_size)
         self.register_buffer("rope", torch.empty(2, seq_len, shape.head_dim // 2), persistent=False)
 
-    def rebuild_buffers(self, device: torch.device) -> None:
-        """Compute the rotary table on the device that the parameters are on now."""
-        self.rope = rope_table(self.shape, self.seq_len, device)
+    def rebuild_buffers(self, device: torch.device, positions: torch.Tensor | None = None) -> None:
+        """Compute the rotary table of the positions held here (None: all) on the device that the parameters are on."""
+        table = rope_table(self.shape, self.seq_len, device)
+        self.rope = table if positions is None else table[:, positions]
 
     def forward(self, tokens_BS: torch.Tensor) -> torch.Tensor:
         """Logits of the next token, shape (B, S, V)."""
         x_BSD = self.embedding(tokens_BS)
-        rope_2SE = self.rope[:, : tokens_BS.shape[1]].to(x_BSD.dtype)
+        rope_2SE = self.rope.to(x_BSD.dtype)
         for block in self.blocks.values():
             x_BSD = block(x_BSD, rope_2SE)
         return cast("torch.Tensor", self.head(self.norm(x_BSD)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from torch.distributed.device_mesh import DeviceMesh
 
     from sweep.core.cell import TrainerSettings
 
@@ -24,22 +26,29 @@ class ShardedAdamW:
 
     Args:
         parameters: The model's parameters, after they have their storage.
-        settings: Learning rate, decay and the largest norm.
-        shard_group: Ranks over which one copy of the gradients is spread; None where each rank holds all.
+        settings: Learning rate, its warm-up, decay and the largest norm.
+        distinct: Ranks over which one copy of the gradients is spread; None where each rank holds all.
+        tp: Ranks among which some parameters are split and others alike.
     """
 
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
         settings: TrainerSettings,
-        shard_group: dist.ProcessGroup | None,
+        distinct: dist.ProcessGroup | None = None,
+        tp: DeviceMesh | None = None,
     ) -> None:
         self._parameters = [p for p in parameters if _local(p).numel()]
         # A plain parameter is its own local part, which keeps DDP's gradient views in place.
         self._locals = [nn.Parameter(_local(p)) if isinstance(p, DTensor) else p for p in self._parameters]
         self._is_sharded = any(isinstance(p, DTensor) for p in self._parameters)
-        self._group = shard_group
+        self._distinct = distinct
+        self._tp = tp
+        self._is_alike_over_tp = [tp is not None and not _is_split_over(p, tp) for p in self._parameters]
         self._max_norm = settings.grad_clip
+        self._peak_lr = settings.lr
+        self._lr_warmup_steps = settings.lr_warmup_steps
+        self._n_steps = 0
         self._adamw = torch.optim.AdamW(
             self._locals,
             lr=settings.lr,
@@ -52,27 +61,64 @@ class ShardedAdamW:
     @torch.no_grad()
     def step(self) -> torch.Tensor:
         """Clip, update, drop the gradients; returns the global norm before clipping, still on the device."""
-        gradients = self._collect_gradients()
-        norm = self._global_norm(gradients)
+        if self._is_sharded:
+            self._hand_gradients_over()
+        norm = self._global_norm()
         if self._max_norm > 0:
             clip_grads_with_norm_(self._locals, self._max_norm, norm)
+        self._warm_up()
         self._adamw.step()
+        self._n_steps += 1
         self._drop_gradients()
         return norm
 
-    def _collect_gradients(self) -> list[torch.Tensor]:
-        if self._is_sharded:
-            for parameter, local in zip(self._parameters, self._locals, strict=True):
-                local.grad = _local(parameter.grad) if parameter.grad is not None else None
-        return [local.grad for local in self._locals if local.grad is not None]
+    def _warm_up(self) -> None:
+        if self._n_steps < self._lr_warmup_steps:
+            lr = self._peak_lr * (self._n_steps + 1) / self._lr_warmup_steps
+        else:
+            lr = self._peak_lr
+        for group in self._adamw.param_groups:
+            group["lr"] = lr
 
-    def _global_norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        norm = get_total_norm(gradients, foreach=True)
-        if self._group is None:
-            return norm
-        squared = norm.square()
-        dist.all_reduce(squared, group=self._group)
+    def _hand_gradients_over(self) -> None:
+        """Give each local part its gradient."""
+        summed_later: list[torch.Tensor] = []
+        for parameter, local in zip(self._parameters, self._locals, strict=True):
+            gradient = parameter.grad
+            if _is_partial_sum(parameter, gradient):
+                summed_later.append(_local(gradient))
+            elif isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+                # FSDP lays a gradient out as its parameter; without it DTensor leaves the embedding's whole.
+                gradient = gradient.redistribute(placements=parameter.placements)
+            local.grad = None if gradient is None else _local(gradient)
+        if summed_later:
+            self._sum_over_tp(summed_later)
+
+    def _sum_over_tp(self, gradients: list[torch.Tensor]) -> None:
+        """Sum in place what FSDP, were it there, would have: norms' gradients over each rank's part of the sequence."""
+        assert self._tp is not None
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat, group=self._tp.get_group())
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, summed in zip(gradients, torch.split(flat, sizes), strict=True):
+            gradient.copy_(summed.view_as(gradient))
+
+    def _global_norm(self) -> torch.Tensor:
+        split, alike = self._gradients(alike=False), self._gradients(alike=True)
+        if self._distinct is None:
+            return get_total_norm(split, foreach=True)
+        # No rank need hold any: with more shards than rows it has none.
+        device = self._locals[0].device if self._locals else torch.device("cpu")
+        squared = get_total_norm(split, foreach=True).to(device).square()
+        if self._tp is not None:
+            # Each tp rank adds its share of what all of them hold alike.
+            squared = squared + get_total_norm(alike, foreach=True).to(device).square() / self._tp.size()
+        dist.all_reduce(squared, group=self._distinct)
         return squared.sqrt()
+
+    def _gradients(self, *, alike: bool) -> list[torch.Tensor]:
+        chosen = zip(self._locals, self._is_alike_over_tp, strict=True)
+        return [local.grad for local, is_alike in chosen if is_alike is alike and local.grad is not None]
 
     def _drop_gradients(self) -> None:
         self._adamw.zero_grad(set_to_none=True)
@@ -84,3 +130,21 @@ class ShardedAdamW:
 @torch.no_grad()
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
+
+
+def _is_partial_sum(parameter: torch.Tensor, gradient: torch.Tensor | None) -> TypeGuard[DTensor]:
+    """Whether each rank has only a summand of the gradient of something that all hold alike."""
+    if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
+        return False
+    pairs = zip(parameter.placements, gradient.placements, strict=True)
+    return any(is_for.is_replicate() and is_now.is_partial() for is_for, is_now in pairs)
+
+
+def _is_split_over(parameter: torch.Tensor, tp: DeviceMesh) -> bool:
+    """Whether the tp ranks hold different parts of it: in the mesh dimension of tp's name it is not replicated."""
+    if not isinstance(parameter, DTensor):
+        return False
+    assert tp.mesh_dim_names is not None
+    names = parameter.device_mesh.mesh_dim_names or ()
+    placements = dict(zip(names, parameter.placements, strict=True))
+    return tp.mesh_dim_names[0] in placements and not placements[tp.mesh_dim_names[0]].is_replicate()

@@ -1,38 +1,38 @@
 """Parallelism and precision, applied to the single-device model from outside, in one stated order.
 
-The order: (float8 conversion, pipeline split, tensor parallelism, context parallelism have their place here, first),
-activation checkpointing, (compile), FSDP or replicas, values for the parameters. What wraps outermost comes last.
+The order: (float8 conversion has its place here, first), pipeline split, tensor parallelism, context parallelism,
+activation checkpointing, compile, FSDP or replicas, values for the parameters. What wraps outermost comes last.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-    CheckpointImpl,
-    checkpoint_wrapper,
-)
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.tensor.parallel import loss_parallel
 
-from sweep.core.cell import Checkpointing, Precision
+from trainer import pipeline
+from trainer.checkpointing import checkpoint_blocks
+from trainer.compilation import compile_blocks, overlap_tensor_parallel
+from trainer.context import positions_of, split_attention
+from trainer.data_parallel import COMPUTE_DTYPE, micro_batch_scope, shard_or_replicate, with_ddp
 from trainer.init import fill_parameters
 from trainer.model import Llama, build_on_meta
+from trainer.passes import Held, InTurn, Pipelined, ShareOfLoss
+from trainer.tensor import split_matrices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch.distributed as dist
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
     from sweep.core.cell import Cell
-
-COMPUTE_DTYPE = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
+    from trainer.mesh import Mesh
+    from trainer.pipeline import StagePart
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,132 +40,110 @@ class Parallelized:
     """A model that is ready to be trained.
 
     Attributes:
-        module: Call it with tokens; it returns logits.
+        stages: What this rank holds: the model, or its stages of a pipeline.
         n_params: Parameters of the whole model, whatever share of them is here.
-        micro_batch: Entered around forward and backward of each micro-batch; its argument says whether it is the
-            last of the step, the one after which gradients are reduced.
-        shard_group: Ranks over which one copy of the gradients is spread; None where each rank holds all of them.
+        run: Forward and backward passes of one step's tokens; returns the mean loss over this rank's tokens, or None on a
+            rank that does not see it.
+        distinct: Ranks over which one copy of the model is spread; None where each rank holds all of it.
+        tp: Ranks among which some parameters are split and others alike; None without tensor parallelism.
+        split: All stages of the pipeline; none without one.
     """
 
-    module: nn.Module
+    stages: tuple[nn.Module, ...]
     n_params: int
-    micro_batch: Callable[[bool], contextlib.AbstractContextManager[object]]
-    shard_group: dist.ProcessGroup | None
+    run: Callable[[torch.Tensor], torch.Tensor | None]
+    distinct: dist.ProcessGroup | None = None
+    tp: DeviceMesh | None = None
+    split: tuple[StagePart, ...] = ()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters of all stages held here, by the names that wrappers left them."""
+        for stage in self.stages:
+            yield from stage.named_parameters()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of all stages held here."""
+        for stage in self.stages:
+            yield from stage.parameters()
 
 
-def parallelize(cell: Cell, mesh: DeviceMesh | None, device: torch.device) -> Parallelized:
+def parallelize(cell: Cell, mesh: Mesh | None, device: torch.device) -> Parallelized:
     """Build the cell's model on the device, laid out over the mesh (None: one process alone)."""
+    if mesh is not None and mesh.pp is not None:
+        return _pipelined(cell, mesh, mesh.pp, device)
     model = build_on_meta(cell.model, cell.seq_len)
-    n_params = sum(parameter.numel() for parameter in model.parameters())
-    if cell.activation_checkpointing is Checkpointing.FULL:
-        _checkpoint_blocks(model)
-    if mesh is not None and cell.parallelism.dp_shard > 1:
-        _shard(model, cell, mesh["dp_shard"])
-    else:
-        _compute_in(model, COMPUTE_DTYPE[cell.precision])
-    _materialise(model, cell, device)
-    return _finish(model, n_params, cell, mesh)
+    _apply(model, cell, mesh, device)
+    module = with_ddp(model, cell, mesh)
+    run = InTurn(
+        module=module,
+        micro_batch=cell.micro_batch,
+        held=_held(cell, mesh, device),
+        loss=_share_of_loss(cell),
+        scope=micro_batch_scope(module, cell),
+        loss_scope=_loss_scope(mesh),
+    )
+    return Parallelized(
+        stages=(module,), n_params=cell.model.n_params, run=run, distinct=None if mesh is None else mesh.distinct,
+        tp=None if mesh is None else mesh.tp,
+    )
 
 
-def _materialise(model: Llama, cell: Cell, device: torch.device) -> None:
+def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device) -> Parallelized:
+    layout = cell.parallelism
+    split = pipeline.split_layers(cell.model, layout.pp * layout.virtual_stages)
+    parts = [split[index] for index in pipeline.stages_of_rank(layout, pp.get_local_rank())]
+    stages: list[Llama] = []
+    for part in parts:
+        model = build_on_meta(cell.model, cell.seq_len)
+        pipeline.cut(model, part)
+        _apply(model, cell, mesh, device)
+        stages.append(model)
+    flow = pipeline.Flow.of(cell, COMPUTE_DTYPE[cell.precision], device)
+    staged = list(zip(parts, stages, strict=True))
+    run = Pipelined(
+        schedule=pipeline.build_schedule(cell, staged, pp, flow, _share_of_loss(cell)),
+        has_first=any(part.is_first for part in parts),
+        has_last=any(part.is_last for part in parts),
+        held=_held(cell, mesh, device),
+        loss_scope=_loss_scope(mesh),
+    )
+    return Parallelized(
+        stages=tuple(stages),
+        n_params=cell.model.n_params,
+        run=run,
+        distinct=mesh.distinct,
+        tp=mesh.tp,
+        split=tuple(split),
+    )
+
+
+def _apply(model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device) -> None:
+    """Everything after the pipeline split, on the model or one stage of it."""
+    layout = cell.parallelism
+    if mesh is not None and mesh.tp is not None:
+        split_matrices(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
+        if layout.async_tp:
+            overlap_tensor_parallel(mesh.tp)
+    if mesh is not None and mesh.cp is not None:
+        split_attention(model, mesh.cp, device)
+    checkpoint_blocks(model, cell.activation_checkpointing)
+    if cell.compile:
+        compile_blocks(model)
+    shard_or_replicate(model, cell, mesh)
     model.to_empty(device=device)
-    model.rebuild_buffers(device)
+    model.rebuild_buffers(device, _held(cell, mesh, device).positions)
     fill_parameters(model, seed=cell.trainer.seed, n_layers=cell.model.n_layers)
 
 
-def _finish(model: Llama, n_params: int, cell: Cell, mesh: DeviceMesh | None) -> Parallelized:
-    if isinstance(model, FSDPModule):
-        assert mesh is not None
-        group = mesh["dp_shard"].get_group()
-        keeps_parameters = not cell.reshard_after_forward
-        scope = _fsdp_scope(model, accumulates=cell.grad_accum > 1, keeps_parameters=keeps_parameters)
-        return Parallelized(module=model, n_params=n_params, micro_batch=scope, shard_group=group)
-    if mesh is not None and cell.parallelism.dp_replicate > 1:
-        replicas = _replicate(model, mesh["dp_replicate"])
-        return Parallelized(module=replicas, n_params=n_params, micro_batch=_ddp_scope(replicas), shard_group=None)
-    return Parallelized(
-        module=model, n_params=n_params, micro_batch=lambda _: contextlib.nullcontext(), shard_group=None
-    )
+def _held(cell: Cell, mesh: Mesh | None, device: torch.device) -> Held:
+    if mesh is None or mesh.cp is None:
+        return Held(positions=None)
+    return Held(positions=positions_of(cell.seq_len, cell.parallelism.cp, mesh.cp.get_local_rank()).to(device))
 
 
-def _checkpoint_blocks(model: Llama) -> None:
-    """Keep only the input of each block; recompute the rest in the backward pass."""
-    for name, block in model.blocks.items():
-        # There is no dropout: saving and restoring the random state would synchronise for nothing.
-        wrapped = checkpoint_wrapper(block, checkpoint_impl=CheckpointImpl.NO_REENTRANT, preserve_rng_state=False)
-        model.blocks[name] = wrapped
+def _share_of_loss(cell: Cell) -> ShareOfLoss:
+    return ShareOfLoss(n_tokens=cell.tokens_per_step // (cell.parallelism.data_ranks * cell.parallelism.cp))
 
 
-def _compute_in(model: Llama, dtype: torch.dtype) -> None:
-    """Without FSDP: fp32 weights stay whole and are cast where they are used, as FSDP casts them when it gathers.
-
-    Layers follow the format of their input (:mod:`trainer.model`), so it is enough to cast what the embedding
-    returns. Autocast would leave the residual stream in fp32 and measure another model than FSDP does.
-    """
-    if dtype is not torch.float32:
-        model.embedding.register_forward_hook(lambda module, args, output: output.to(dtype))
-
-
-def _shard(model: Llama, cell: Cell, mesh: DeviceMesh) -> None:
-    """FSDP2 in groups of one block; the embedding alone; final norm and head together; prefetch set explicitly."""
-    dtype = COMPUTE_DTYPE[cell.precision]
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    reshard = cell.reshard_after_forward
-    blocks = list(model.blocks.values())
-    fully_shard(model.embedding, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    # The backward pass begins with these: freeing them would only mean to gather them again at once.
-    fully_shard([model.norm, model.head], mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    _prefetch(model, blocks)
-
-
-def _prefetch(model: Llama, blocks: list[nn.Module]) -> None:
-    """Gather the next group's parameters before this one computes, in both directions, one group ahead."""
-    order = cast("list[FSDPModule]", [model.embedding, *blocks, model.head])
-    for this, following in itertools.pairwise(order):
-        this.set_modules_to_forward_prefetch([following])
-        following.set_modules_to_backward_prefetch([this])
-    # The backward pass ends with the embedding. With no target of its own it would gather, in every accumulated
-    # step, the head of an earlier micro-batch once more for nothing; the root has no parameters left to gather.
-    order[0].set_modules_to_backward_prefetch([cast("FSDPModule", model)])
-
-
-def _replicate(model: Llama, mesh: DeviceMesh) -> DistributedDataParallel:
-    """Replicas that reduce fp32 gradients in buckets while the backward pass runs.
-
-    The weights are alike by construction (:mod:`trainer.init`), so nothing is broadcast.
-    """
-    return DistributedDataParallel(
-        model,
-        process_group=mesh.get_group(),
-        broadcast_buffers=False,
-        init_sync=False,
-        gradient_as_bucket_view=True,
-    )
-
-
-def _ddp_scope(
-    module: DistributedDataParallel,
-) -> Callable[[bool], contextlib.AbstractContextManager[object]]:
-    def scope(is_last: bool) -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext() if is_last else module.no_sync()
-
-    return scope
-
-
-def _fsdp_scope(
-    module: FSDPModule, *, accumulates: bool, keeps_parameters: bool
-) -> Callable[[bool], contextlib.AbstractContextManager[object]]:
-    """Reduce once a step; without reshard, parameters stay gathered from the first micro-batch to the last."""
-
-    def scope(is_last: bool) -> contextlib.AbstractContextManager[object]:
-        if accumulates:
-            module.set_is_last_backward(is_last)
-            module.set_requires_gradient_sync(is_last)
-            if keeps_parameters:
-                module.set_reshard_after_backward(is_last)
-        return contextlib.nullcontext()
-
-    return scope
+def _loss_scope(mesh: Mesh | None) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    return contextlib.nullcontext if mesh is None or mesh.tp is None else loss_parallel

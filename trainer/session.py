@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -54,6 +55,8 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
     with process_group(compute, ranks, cell.trainer.comm_timeout_s):
         n_threads = _share_cores(cell, compute, ranks)
         model = build(cell, compute, ranks)
+        if ranks.rank == 0 and model.split:
+            print("trainer: " + "; ".join(map(str, model.split)), file=sys.stderr, flush=True)
         watch = Watch(compute, whereabouts)
         with _hang_watcher(cell, compute, reporter, watch):
             observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
@@ -71,7 +74,11 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                     found, device_name=emit.device_name(facts), sources=versions.source_hash()
                 ),
                 environment=relevant(os.environ),
-                extra={"threads_per_rank": n_threads, "telemetry_by_rank": emit.readings(facts)},
+                extra={
+                    "threads_per_rank": n_threads,
+                    "telemetry_by_rank": emit.readings(facts),
+                    "pipeline_split": [str(part) for part in model.split],
+                },
             )
             steps = emit.merge_steps(file, facts)
             emit.write_records(folder, steps, emit.build_result(described, facts, steps))
@@ -175,9 +182,8 @@ def fit(
     settings = cell.trainer
     trainee = Trainee(
         model=model,
-        optimizer=ShardedAdamW(model.module.parameters(), settings, model.shard_group),
+        optimizer=ShardedAdamW(model.parameters(), settings, model.distinct, model.tp),
         device=compute.device,
-        micro_batch=cell.micro_batch,
     )
     batches = stream(
         SyntheticTokens(seed=settings.seed, vocab_size=cell.model.vocab_size, seq_len=cell.seq_len),

@@ -144,6 +144,9 @@ class TrainerSettings:
         grad_clip: Largest global gradient norm; 0 does not clip.
         comm_timeout_s: Seconds after which a collective that does not end is an error.
         threads_per_rank: CPU threads of one rank; 0 leaves one per rank on a GPU and shares the cores out on a CPU.
+        lr_warmup_steps: Steps over which the learning rate rises linearly to ``lr``; 0 begins with it.
+        forward_prefetch: Groups of parameters that FSDP gathers ahead in the forward pass; 0 leaves it to torch.
+        backward_prefetch: The same in the backward pass.
     """
 
     steps: int = 60
@@ -157,6 +160,9 @@ class TrainerSettings:
     grad_clip: float = 1.0
     comm_timeout_s: float = 300.0
     threads_per_rank: int = 0
+    lr_warmup_steps: int = 0
+    forward_prefetch: int = 1
+    backward_prefetch: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a run whose measured window would be empty, and settings that mean nothing."""
@@ -173,7 +179,15 @@ class TrainerSettings:
                 raise ValueError(f"trainer.{name}={getattr(self, name)} is out of range. Give {wanted}.")
 
 
-_WHOLE = ("steps", "warmup_steps", "seed", "threads_per_rank")
+_WHOLE = (
+    "steps",
+    "warmup_steps",
+    "seed",
+    "threads_per_rank",
+    "lr_warmup_steps",
+    "forward_prefetch",
+    "backward_prefetch",
+)
 _POSITIVE = (lambda value: value > 0, "a number above 0")
 _NOT_NEGATIVE = (lambda value: value >= 0, "0 or more")
 _DECAY = (lambda value: 0 <= value < 1, "0 or more, and less than 1")
@@ -184,6 +198,9 @@ _TRAINER_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "weight_decay": _NOT_NEGATIVE,
     "grad_clip": _NOT_NEGATIVE,
     "threads_per_rank": _NOT_NEGATIVE,
+    "lr_warmup_steps": _NOT_NEGATIVE,
+    "forward_prefetch": _NOT_NEGATIVE,
+    "backward_prefetch": _NOT_NEGATIVE,
     "seed": _NOT_NEGATIVE,
     "beta1": _DECAY,
     "beta2": _DECAY,

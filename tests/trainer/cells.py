@@ -13,8 +13,8 @@ from sweep.core.model import ModelShape
 from sweep.core.record import CELL_FILE, CellFile
 
 CPU = Device(name="cpu", type="cpu")
-# Grouped heads, and widths that two or four ranks do not divide: shards are uneven and padded.
-UNEVEN = ModelShape(name="uneven", n_layers=3, hidden=40, n_heads=4, n_kv_heads=2, ffn_hidden=50, vocab_size=101)
+# Grouped heads; two ranks divide every width, and share the halves of some unevenly: shards are padded.
+UNEVEN = ModelShape(name="uneven", n_layers=3, hidden=40, n_heads=4, n_kv_heads=2, ffn_hidden=54, vocab_size=106)
 SETTINGS = TrainerSettings(steps=5, warmup_steps=1, lr=3e-3, grad_clip=0.5, comm_timeout_s=60.0)
 
 

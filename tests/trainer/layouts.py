@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,20 @@ from trainer.ranks import Ranks
 
 
 def weights_hash(model: Parallelized) -> str:
-    """Hash of every full parameter's bytes, by its plain name."""
-    digest = hashlib.sha256()
-    for name, parameter in sorted((plain_name(n), p) for n, p in model.module.named_parameters()):
+    """Hash of every full parameter's bytes, by its plain name, whichever pipeline rank holds it."""
+    mine: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-        digest.update(name.encode() + full.detach().numpy().tobytes())
-    return digest.hexdigest()
+        mine[plain_name(name)] = hashlib.sha256(full.detach().numpy().tobytes()).hexdigest()
+    every: list[dict[str, str] | None] = [mine]
+    if dist.is_initialized():
+        every = [None] * dist.get_world_size()
+        dist.all_gather_object(every, mine)
+    merged: dict[str, str] = {}
+    for found in every:
+        for name, value in (found or {}).items():
+            assert merged.setdefault(name, value) == value, f"ranks disagree about {name}"
+    return hashlib.sha256(json.dumps(merged, sort_keys=True).encode()).hexdigest()
 
 
 # Under the names of torch 2.13 and of earlier versions.
@@ -69,26 +78,35 @@ class Calls:
 CALLS = Calls()
 
 
+def mean(values: list[float] | None, n_values: int) -> list[float]:
+    """The mean over ranks that know the values."""
+    if not dist.is_initialized():
+        return values or []
+    told = torch.tensor([1.0, *values] if values else [0.0] * (n_values + 1), dtype=torch.float64)
+    dist.all_reduce(told)
+    return [float(value) for value in told[1:] / told[0]]
+
+
 def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object]:
+    begun = time.perf_counter()
     model = session.build(cell, compute, ranks)
     start = weights_hash(model)
     formats: set[str] = set()
-    model.module.register_forward_hook(lambda module, args, logits: formats.add(str(logits.dtype)))
+    for stage in model.stages:
+        stage.register_forward_hook(lambda module, args, output: formats.add(str(output.dtype)))
     CALLS.since_last()
     watch = session.Watch(compute, Whereabouts())
     observed = session.fit(cell, ranks, compute, model, watch, None)
     calls = CALLS.since_last()
-    losses = torch.tensor(observed.losses, dtype=torch.float64)
-    norms = torch.tensor(observed.grad_norms, dtype=torch.float64)
-    if ranks.world_size > 1:
-        dist.all_reduce(losses)
-        losses /= ranks.world_size
+    n_steps = cell.trainer.steps
     return {
         "start": start,
-        "losses": losses.tolist(),
-        "grad_norms": norms.tolist(),
+        "losses": mean(observed.losses, n_steps),
+        "grad_norms": mean(observed.grad_norms, n_steps),
         "calls": calls,
         "formats": sorted(formats),
+        "n_params": model.n_params,
+        "time_s": time.perf_counter() - begun,
     }
 
 

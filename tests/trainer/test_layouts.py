@@ -59,6 +59,8 @@ class Shown:
     grad_norms: list[float]
     calls: dict[str, int]
     formats: list[str]
+    n_params: int
+    time_s: float
 
 
 def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell]) -> dict[str, Shown]:

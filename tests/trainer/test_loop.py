@@ -36,6 +36,7 @@ def fitted(made: Cell) -> Observed:
 def test_the_loss_falls() -> None:
     settings: dict[str, Any] = {"steps": 60, "lr": 1e-2, "grad_clip": 1.0}
     losses = fitted(cell(model=SMALL, seq_len=64, trainer=settings)).losses
+    assert losses is not None
     assert losses[0] == pytest.approx(6.238, abs=0.2)
     assert losses[-1] < 2.5
 
@@ -58,7 +59,7 @@ def test_gradients_are_scaled_to_the_largest_norm(asked: float) -> None:
     weight.grad = torch.tensor([3.0, 0.0, 4.0])
     seen: list[torch.Tensor] = []
     settings = dataclasses.replace(cell().trainer, grad_clip=asked)
-    optimizer = ShardedAdamW([weight], settings, None)
+    optimizer = ShardedAdamW([weight], settings)
     optimizer._adamw.register_step_pre_hook(
         lambda *_: seen.append(weight.grad.clone() if weight.grad is not None else weight)
     )
@@ -72,7 +73,7 @@ def test_adamw_moves_weights_as_torchs_own_does_on_the_same_gradient() -> None:
     made = cell()
     ours, theirs = (torch.nn.Parameter(torch.linspace(-1, 1, 7)) for _ in range(2))
     settings = dataclasses.replace(made.trainer, grad_clip=0.0)
-    optimizer = ShardedAdamW([ours], settings, None)
+    optimizer = ShardedAdamW([ours], settings)
     reference = torch.optim.AdamW(
         [theirs],
         lr=settings.lr,
@@ -98,15 +99,15 @@ def test_no_step_asks_for_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     model = session.build(made, compute, Ranks())
     trainee = Trainee(
         model=model,
-        optimizer=ShardedAdamW(model.module.parameters(), made.trainer, None),
+        optimizer=ShardedAdamW(model.parameters(), made.trainer),
         device=compute.device,
-        micro_batch=made.micro_batch,
     )
     rows = SyntheticTokens(seed=1, vocab_size=101, seq_len=32).sequences(range(1), Share(first=0, count=8))[0]
     for name in ("item", "tolist", "__float__", "__int__", "__bool__", "cpu", "numpy"):
         monkeypatch.setattr(torch.Tensor, name, forbidden)
     loss, norm = trainee.step(rows)
     monkeypatch.undo()
+    assert loss is not None
     assert loss.item() > 0
     assert norm.item() > 0
 
@@ -134,8 +135,6 @@ class Recorder:
 
 
 class Still:
-    micro_batch = 1
-
     def step(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.tensor(1.0), torch.tensor(2.0)
 

@@ -85,7 +85,7 @@ def test_attention_depends_on_the_distance_of_positions_only() -> None:
 
 def test_query_heads_share_key_value_heads_in_order() -> None:
     grouped = built(UNEVEN)
-    plain = built(shape("plain", 3, 40, 4, 4, 50, 101))
+    plain = built(shape("plain", 3, 40, 4, 4, 54, 106))
     state = grouped.state_dict()
     for name in list(state):
         if name.endswith(("wk.weight", "wv.weight")):

@@ -1,0 +1,33 @@
+"""torch.compile of each block by itself: one compilation serves all of them, and FSDP's hooks stay outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from trainer.model import Llama
+
+# inductor, on a CPU too, where it needs a C++ compiler.
+BACKEND = "inductor"
+
+
+def compile_blocks(model: Llama) -> None:
+    """Replace each block by its compiled form (shapes never change, so nothing is compiled twice)."""
+    for name, block in model.blocks.items():
+        model.blocks[name] = torch.compile(block, backend=BACKEND, fullgraph=True, dynamic=False)
+
+
+def overlap_tensor_parallel(mesh: DeviceMesh) -> None:
+    """Async tensor parallelism: inductor splits a matrix product beside the collective that it waits for.
+
+    Through torch's symmetric memory, between GPUs of one node. Not yet run on a GPU.
+    """
+    from torch._inductor import config
+    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+    config._micro_pipeline_tp = True  # type: ignore[attr-defined]  # set by name at import
+    enable_symm_mem_for_group(mesh.get_group().group_name)
