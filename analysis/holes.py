@@ -18,7 +18,16 @@ REJECTED = "rejected"
 RUNNING = "running"
 PENDING = "pending"
 NOT_RUN = "not_run"
-STATUSES = (MEASURED, REJECTED, RUNNING, PENDING, NOT_RUN, *(rule.shown_as for rule in OUTCOME_RULES.values()))
+SKIPPED = ("oom_inferred", "over_budget", "paused")
+STATUSES = (
+    MEASURED,
+    REJECTED,
+    RUNNING,
+    PENDING,
+    NOT_RUN,
+    *SKIPPED,
+    *(rule.shown_as for rule in OUTCOME_RULES.values()),
+)
 
 
 def explain(run: RunData, cell_id: str, measured: Collection[int]) -> tuple[str, str]:
@@ -53,6 +62,9 @@ def _tell(run: RunData, action: Action) -> tuple[str, str]:
     if action.kind is ActionKind.DONE:
         # The ledger says that it succeeded, but no result of it counts: what was measured is lost.
         return OUTCOME_RULES[Outcome.LOST].shown_as, "the ledger says SUCCEEDED, but there is no valid result"
+    skipped = run.history.of(action.cell_id, action.repeat).skipped
+    if action.outcome is None and skipped is not None:
+        return skipped
     if action.outcome is None:
         return NOT_RUN, action.reason
     return OUTCOME_RULES[action.outcome].shown_as, action.reason

@@ -80,7 +80,11 @@ class Scheduler(Protocol):
         ...
 
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Of these nodes, those that are out of service, with the scheduler's reason; empty where it cannot be asked."""
+        """Of these nodes, those out of service, with the scheduler's reason; empty where it cannot be asked."""
+        ...
+
+    def is_hopeless(self, report: JobReport) -> bool:
+        """Whether a waiting job's reason is one that no waiting cures."""
         ...
 
     def outcome_of(self, report: JobReport) -> Outcome | None:

@@ -126,6 +126,7 @@ class MemoryRunDirectory:
     result_problems: dict[AttemptKey, str] = field(default_factory=dict)
     rank_errors: dict[AttemptKey, list[RankError]] = field(default_factory=dict)
     attempt_files: dict[AttemptKey, AttemptFile] = field(default_factory=dict)
+    progresses: dict[AttemptKey, Progress] = field(default_factory=dict)
     requests: dict[str, list[str]] = field(default_factory=dict)
     path: str = "/runs/fake"
 
@@ -157,7 +158,7 @@ class MemoryRunDirectory:
         return self.attempt_files.get(key)
 
     def progress(self, key: AttemptKey) -> Progress | None:
-        return None
+        return self.progresses.get(key)
 
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         return list(self.requests.items())
@@ -216,6 +217,9 @@ class FakeScheduler:
 
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
         return {node: reason for node, reason in self.out_of_service.items() if node in nodes}
+
+    def is_hopeless(self, report: JobReport) -> bool:
+        return report.reason == "PartitionTimeLimit"
 
     def outcome_of(self, report: JobReport) -> Outcome | None:
         return slurm_state(report.state).outcome

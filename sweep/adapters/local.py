@@ -125,6 +125,10 @@ class LocalScheduler:
         """This machine is in service, or nobody would ask."""
         return {}
 
+    def is_hopeless(self, report: JobReport) -> bool:
+        """A job here waits for nothing but its turn."""
+        return False
+
     def outcome_of(self, report: JobReport) -> Outcome | None:
         """What the state's word means, where it is specific."""
         return LOCAL_STATES[State(report.state)].outcome if report.state in LOCAL_STATES else None

@@ -153,6 +153,10 @@ class SlurmScheduler:
         """Of these nodes, those that are out of service."""
         return {}
 
+    def is_hopeless(self, report: JobReport) -> bool:
+        """Whether a waiting job's reason is one that no waiting cures."""
+        return False
+
     def outcome_of(self, report: JobReport) -> Outcome | None:
         """What the state's word means, where it is specific.
 

@@ -11,6 +11,7 @@ from sweep.adapters.lease import Lease, LeaseHeldError
 from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, sweep_file_of
 from sweep.cli.progress import ConsoleReporter
 from sweep.cli.wiring import scheduler_for, session_for
+from sweep.core.policy import Policy
 from sweep.usecases.orchestrate import Orchestrator
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def _cancel_here(
         scheduler=scheduler,
         reporter=ConsoleReporter(err, content.cells),
         command=["python", "-m", "sweep", asked.verb, *asked.cells],
+        policy=Policy(),
+        canary_helps=False,
     )
     orchestrator = Orchestrator(session)
     keys = orchestrator.reconciler.cancel(cells)

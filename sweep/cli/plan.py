@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_note
 from sweep.cli.wiring import read_history
 from sweep.core.grid import expand
 from sweep.core.sweep_file import extended
-from sweep.usecases.orchestrate import sweep_file_of
+from sweep.usecases.orchestrate import planned, sweep_file_of
 from sweep.usecases.status import statuses
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def main(asked: Arguments) -> int:
     if old is not None:
         extended(old, content)  # raises where the directory is another grid's or cluster's
     history, problems = read_history(run_dir)
-    listed = statuses(content, history, run_dir)
+    actions = planned(spec, content.cells, history, now=time.time())
+    listed = statuses(content, history, run_dir, actions)
     walltime_min = spec.cluster.walltime_min
     hours = views.gpu_hours_to_submit(listed, walltime_min)
     out, err = consoles()

@@ -54,6 +54,8 @@ def main(asked: Arguments) -> int:
             scheduler=scheduler,
             reporter=ConsoleReporter(err, content.cells),
             command=["python", "-m", "sweep", asked.verb, *asked.overrides],
+            policy=spec.policy,
+            canary_helps=spec.watch and scheduler.keeps_jobs,
         )
         with _signals_as_interrupt():
             try:
@@ -134,8 +136,9 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) 
             soft_wrap=True,
         )
         return exit_code(snapshot)
+    holes = (ActionKind.GIVE_UP, ActionKind.HOLD, ActionKind.EXPLAINED, ActionKind.PAUSED, ActionKind.OVER_BUDGET)
     for action in snapshot.actions:
-        if action.kind in (ActionKind.GIVE_UP, ActionKind.HOLD, ActionKind.EXPLAINED):
+        if action.kind in holes:
             err.print(f"{action.kind.value} {action.cell_id}: {action.reason}", highlight=False, markup=False)
     if spec.tables:
         make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sweep.usecases.status import RepeatStatus
 
 _MOST_REJECTIONS = 40
+_TO_COME = (*TO_SUBMIT, ActionKind.LATER)
 _STYLES = {
     "done": "green",
     "explained": "cyan",
@@ -28,6 +29,8 @@ _STYLES = {
     "retry": "yellow",
     "hold": "yellow",
     "give_up": "red",
+    "paused": "red",
+    "over_budget": "red",
 }
 
 
@@ -95,8 +98,8 @@ def rejected_by_rule(rejections: Sequence[Rejection]) -> dict[str, int]:
 
 def gpu_hours_to_submit(statuses: Sequence[RepeatStatus], walltime_min: int) -> float:
     """Walltime x GPUs of everything that would be submitted: an upper bound."""
-    gpus = sum(status.cell.gpus for status in statuses if status.action.kind in TO_SUBMIT)
-    return gpus * walltime_min / 60
+    new = (status for status in statuses if status.action.kind in _TO_COME)
+    return sum(status.cell.gpus * (status.action.walltime_min or walltime_min) for status in new) / 60
 
 
 def print_cells(
@@ -128,8 +131,8 @@ def print_cells(
         row += [str(cell.gpus), cell.parallelism.equation(), str(cell.global_batch)]
         cells: list[Text | str] = [*row, Text(status.state, style=_STYLES.get(status.state, ""))]
         if walltime_min is not None:
-            hours = cell.gpus * walltime_min / 60
-            cells.append(f"{hours:,.1f}" if action.kind in TO_SUBMIT else "")
+            hours = cell.gpus * (action.walltime_min or walltime_min) / 60
+            cells.append(f"{hours:,.1f}" if action.kind in _TO_COME else "")
         table.add_row(*cells, Text(_why(status)))
     console.print(table)
 
@@ -182,7 +185,10 @@ def totals_line(statuses: Sequence[RepeatStatus]) -> str:
         "queued": "queued",
         ActionKind.SUBMIT.value: "to be submitted",
         ActionKind.RETRY.value: "to be retried",
+        ActionKind.LATER.value: "to come later",
         ActionKind.HOLD.value: "held (cancelled)",
+        ActionKind.PAUSED.value: "paused",
+        ActionKind.OVER_BUDGET.value: "over budget",
         ActionKind.GIVE_UP.value: "given up",
     }
     parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]

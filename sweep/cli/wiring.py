@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.blame_file import BlameFile
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.ledger_file import LedgerFile
 from sweep.adapters.provenance import collect
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from sweep.adapters.run_dir import RunDir
     from sweep.core.cell import Cell
     from sweep.core.device import Device
+    from sweep.core.policy import Policy
     from sweep.core.spec import ClusterSpec
     from sweep.ports import Scheduler
     from sweep.usecases.session import Reporter
@@ -54,6 +56,8 @@ def session_for(
     scheduler: Scheduler,
     reporter: Reporter,
     command: Sequence[str],
+    policy: Policy,
+    canary_helps: bool,
 ) -> Session:
     """A session on a run directory whose lease is held."""
     path = Path(run_dir.path)
@@ -73,6 +77,9 @@ def session_for(
         provenance=collect(command=command, sources=packages_root(), run_dir=path),
         new_token=lambda: uuid.uuid4().hex[:6],
         check_lease=lease.check,
+        blame=BlameFile(cluster.name),
+        policy=policy,
+        canary_helps=canary_helps,
     )
 
 

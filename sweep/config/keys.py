@@ -12,11 +12,13 @@ from sweep.config.errors import ConfigError, did_you_mean, listed, nearest
 from sweep.core.cell import TrainerSettings
 from sweep.core.grid import AXES
 from sweep.core.model import FlopConvention
+from sweep.core.policy import Policy
 from sweep.core.spec import ClusterSpec
 
-CHOICES = ("grid", "cluster", "trainer")
+CHOICES = ("grid", "cluster", "trainer", "policy")
 SERIES = ("kind", "baseline", "envelope", "by")
-_FREE = ("series.baseline",)
+_FREE = ("series.baseline", "policy.outcomes")
+BUDGET = "budget.gpu_hours"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +88,8 @@ def check_key(key: str) -> None:
     """
     cluster = _keys_of(ClusterSpec, "cluster")
     settable = {name for name in cluster.leaves if name != "cluster.name"}
-    known = {*AXES, *trainer_keys(), *SETTINGS, *(f"series.{name}" for name in SERIES), *settable}
+    series = (f"series.{name}" for name in SERIES)
+    known = {*AXES, *trainer_keys(), *SETTINGS, *series, *settable, *policy_keys(), BUDGET}
     free = (*cluster.free, *_FREE)
     if key in known or key in cluster.branches or any(key.startswith(f"{name}.") for name in free):
         return
@@ -117,12 +120,18 @@ def _hint(key: str, known: set[str]) -> str:
     if "." in key and below:
         return f"Known are: {listed(below)}."
     plain = [name for name in known if "." not in name]
-    return f"Known are: {listed(plain)}, and series.*, trainer.*, cluster.*."
+    return f"Known are: {listed(plain)}, and series.*, trainer.*, cluster.*, policy.*, {BUDGET}."
 
 
 def trainer_keys() -> tuple[str, ...]:
     """The trainer's settings by their dotted names."""
     return tuple(f"trainer.{item.name}" for item in dataclasses.fields(TrainerSettings))
+
+
+def policy_keys() -> tuple[str, ...]:
+    """The policy's settings by their dotted names; the budget has a key of its own."""
+    names = (item.name for item in dataclasses.fields(Policy))
+    return tuple(f"policy.{name}" for name in names if name not in ("outcomes", "budget_gpu_hours"))
 
 
 def check_fields(data: Mapping[str, Any], known: Collection[str], where: str) -> None:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from sweep.config.errors import ConfigError, did_you_mean, listed
 
-GROUPS = ("grid", "cluster", "trainer", "model", "hardware")
+GROUPS = ("grid", "cluster", "trainer", "policy", "model", "hardware")
 PRIMARY = "config"
 _ARTICLE = {"hardware": "device"}
 

@@ -103,7 +103,7 @@ def _choices(library: Library, assignments: Sequence[Assignment], environ: Mappi
         if item.key in chosen:
             raise ConfigError(f"{item.key} is given twice: {chosen[item.key]} and {item.value}. Leave one.")
         chosen[item.key] = item.value
-    chosen = {"cluster": "auto", "trainer": "default", **chosen}
+    chosen = {"cluster": "auto", "trainer": "default", "policy": "default", **chosen}
     if chosen["cluster"] == "auto":
         chosen["cluster"] = "slurm" if shutil.which("sbatch", path=environ.get("PATH", "")) else "local"
     if "grid" not in chosen:
@@ -169,6 +169,9 @@ def _spec(request: _Request) -> SweepSpec:
         retry=tuple(Outcome(item) for item in settings.retry),
         mix_fingerprints=settings.mix_fingerprints,
         overrides=request.typed,
+        policy=profiles.policy(
+            request.path("policy"), request.root["policy"], budget_gpu_hours=request.root["budget"]["gpu_hours"]
+        ),
     )
 
 

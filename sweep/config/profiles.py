@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.config.errors import ConfigError, explained
 from sweep.config.keys import check_fields, fit
-from sweep.core.cell import Precision, build
+from sweep.core.attempt import OUTCOME_RULES, Outcome, OutcomeRule
+from sweep.core.cell import Precision, build, convert_value
 from sweep.core.device import Device
 from sweep.core.model import ModelShape
+from sweep.core.policy import Policy
 from sweep.core.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from sweep.config.library import Library
 
@@ -54,6 +58,37 @@ def cluster(library: Library, name: str, data: Mapping[str, Any], *, is_overridd
         found = _profile(ClusterSpec, name, data, "cluster")
         _check_cluster(found)
         return found
+
+
+_RULE_KEYS = ("max_retries", "backoff_s", "walltime_factor", "avoid_nodes")
+
+
+def policy(path: Path, data: Mapping[str, Any], *, budget_gpu_hours: object) -> Policy:
+    """The policy of a file with the command line's values put over it.
+
+    Raises:
+        ConfigError: If it is not as it has to be.
+    """
+    with explained(f"{path} with the command line's values"):
+        plain = {key: value for key, value in data.items() if key not in ("description", "outcomes")}
+        known = [item.name for item in fields(Policy) if item.name not in ("outcomes", "budget_gpu_hours")]
+        check_fields(plain, known, "policy")
+        plain["budget_gpu_hours"] = budget_gpu_hours
+        values = {name: convert_value(Policy, name, value, f"policy.{name}") for name, value in plain.items()}
+        return Policy(outcomes=_outcome_rules(data.get("outcomes") or {}), **values)  # type: ignore[arg-type]  # converted
+
+
+def _outcome_rules(given: Mapping[str, Any]) -> dict[Outcome, OutcomeRule]:
+    check_fields(given, [item.value for item in Outcome], "policy.outcomes")
+    rules = dict(OUTCOME_RULES)
+    for name, changes in given.items():
+        where = f"policy.outcomes.{name}"
+        if not isinstance(changes, dict):
+            raise ConfigError(f"{where}={changes!r} is not a mapping such as {{max_retries: 1}}.")
+        check_fields(changes, _RULE_KEYS, where)
+        values = {key: convert_value(OutcomeRule, key, value, f"{where}.{key}") for key, value in changes.items()}
+        rules[Outcome(name)] = replace(rules[Outcome(name)], **values)  # type: ignore[arg-type]  # converted
+    return rules
 
 
 def _profile(cls: type[_Profile], name: str, data: Mapping[str, Any], where: str) -> _Profile:

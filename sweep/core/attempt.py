@@ -191,6 +191,8 @@ class Evidence:
         outcome_of_state: What that word means where it is specific (:func:`slurm_state`).
         errors: Error files of ranks and launchers.
         exit_codes: Exit codes that the launchers wrote, by node.
+        is_hopeless: It waited for what the scheduler would never have given it, and was ended.
+        stalled_s: Seconds without a step after which it was ended; None where it was not.
     """
 
     has_result: bool
@@ -200,6 +202,8 @@ class Evidence:
     cancelled_by_user: bool = False
     errors: Sequence[RankError] = ()
     exit_codes: Mapping[int, int] = field(default_factory=dict)
+    is_hopeless: bool = False
+    stalled_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,7 +247,8 @@ def first_cause(errors: Sequence[RankError]) -> RankError | None:
 def judge(evidence: Evidence) -> Verdict:
     """How an attempt ended, decided in the stated order; an exit code alone is never success.
 
-    A valid result of this attempt; the user's cancel; a specific word of the scheduler; the ranks' error files; LOST.
+    A valid result of this attempt; the user's cancel; why this tool itself ended it; a specific word of the
+    scheduler; the ranks' error files; LOST.
     One end without any of these is no loss: a job that ended by itself, without a result or with one that does not
     count. That is the trainer's fault, and it would do so again.
     """
@@ -251,6 +256,12 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(outcome=Outcome.SUCCEEDED, reason="")
     if evidence.cancelled_by_user:
         return Verdict(outcome=Outcome.CANCELLED, reason="cancelled by the user")
+    if evidence.is_hopeless:
+        reason = f"it would have waited for ever: {evidence.report.reason}"
+        return Verdict(outcome=Outcome.REJECTED_BY_SCHEDULER, reason=reason)
+    if evidence.stalled_s is not None:
+        reason = f"no step for {evidence.stalled_s:.0f} s (a hang; ended by the watchdog)"
+        return Verdict(outcome=Outcome.COMM_FAILURE, reason=reason)
     if evidence.outcome_of_state is not None:
         return Verdict(
             outcome=evidence.outcome_of_state, reason=_state_reason(evidence.report) or evidence.outcome_of_state

@@ -28,12 +28,12 @@ class Bounds:
     Attributes:
         now: Unix time.
         free_tasks: Further tasks that the cluster takes of this user just now; None where it sets no limit.
-        sends_rest_later: Whether somebody will send what is held back now (``watch=false`` sends all at once).
+        canary_helps: Whether cells would otherwise go out together, and somebody stays to send the rest later.
     """
 
     now: float
     free_tasks: int | None = None
-    sends_rest_later: bool = True
+    canary_helps: bool = True
 
 
 def restrained(
@@ -46,7 +46,7 @@ def restrained(
     held = _paused(held, history, policy)
     held = _within_budget(held, cells, history, policy)
     held = _after_backoff(held, history, policy, bounds)
-    if policy.canary and bounds.sends_rest_later:
+    if policy.canary and bounds.canary_helps:
         held = _behind_canaries(held, cells)
     return _within_limits(held, cells, history, policy, bounds)
 

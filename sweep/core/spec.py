@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from sweep.core.policy import Policy
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -161,6 +163,7 @@ class SweepSpec:
         retry: Outcomes whose repeats are to be tried again, although they were given up.
         mix_fingerprints: Whether one series may span two software fingerprints.
         overrides: The overrides as typed, for the record.
+        policy: What is retried, held back and allowed to cost.
     """
 
     grid: Grid
@@ -176,3 +179,4 @@ class SweepSpec:
     retry: tuple[Outcome, ...] = ()
     mix_fingerprints: bool = False
     overrides: tuple[str, ...] = ()
+    policy: Policy = field(default_factory=Policy)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import Outcome
-from sweep.core.ledger import Reopened
-from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
+from sweep.core.ledger import Reopened, Skipped
+from sweep.core.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
+from sweep.core.restraint import Bounds, restrained
+from sweep.core.site import UNLIMITED
+from sweep.core.spec import SchedulerKind
 from sweep.core.sweep_file import SweepFile, extended
 from sweep.usecases.reconcile import Reconciler
 from sweep.usecases.submit import Submitter
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from sweep.core.attempt import JobReport
+    from sweep.core.cell import Cell
     from sweep.core.grid import Expansion
+    from sweep.core.ledger import History
     from sweep.core.spec import SweepSpec
     from sweep.ports import RunDirectory
     from sweep.usecases.session import Session
@@ -53,6 +58,19 @@ def declare(run_dir: RunDirectory, content: SweepFile) -> SweepFile:
     return whole
 
 
+def planned(spec: SweepSpec, cells: Mapping[str, Cell], history: History, *, now: float) -> list[Action]:
+    """What a run of this command would do first, as far as it can be said without asking the cluster."""
+    actions = decide(
+        cells,
+        repeats=spec.repeats,
+        history=history,
+        rules=spec.policy.outcomes,
+        walltime_min=spec.cluster.walltime_min,
+    )
+    canary_helps = spec.watch and spec.cluster.scheduler is SchedulerKind.SLURM
+    return restrained(actions, cells, history, spec.policy, Bounds(now=now, canary_helps=canary_helps))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
     """Where a run stands at one moment.
@@ -72,7 +90,7 @@ class Snapshot:
     @property
     def is_over(self) -> bool:
         """Whether nothing runs and nothing is to be run."""
-        return not any(action.kind in (*TO_SUBMIT, ActionKind.WAIT) for action in self.actions)
+        return not any(action.kind in UNDER_WAY for action in self.actions)
 
 
 class Orchestrator:
@@ -88,6 +106,7 @@ class Orchestrator:
         session.load()
         self.reconciler = Reconciler(session)
         self._submitter = Submitter(session)
+        self._site = UNLIMITED
 
     def reopen(self, outcomes: Collection[Outcome]) -> None:
         """Let repeats whose last attempt ended so be tried again, although they were given up."""
@@ -104,9 +123,13 @@ class Orchestrator:
     def step(self) -> Snapshot:
         """Settle, decide and submit once."""
         self.reconciler.settle()
-        if self._submitter.submit(self._decide()):
-            # Jobs that a local scheduler can start are started now, not at the next look.
-            self.reconciler.settle()
+        # How many jobs the cluster takes changes all the time: it is asked whenever there is one to be submitted.
+        self._site = replace(self._site, free_tasks=None)
+        if any(action.kind in TO_SUBMIT for action in self._decide()):
+            self._site = self.session.scheduler.site()
+            if self._submitter.submit(self._decide(), self._site):
+                # Jobs that a local scheduler can start are started now, not at the next look.
+                self.reconciler.settle()
         return self.snapshot()
 
     def snapshot(self) -> Snapshot:
@@ -119,11 +142,40 @@ class Orchestrator:
             now = self.step()
             show(now)
             if now.is_over:
+                self.explain_holes(now)
                 return now
             self.session.clock.sleep(self.session.cluster.poll_interval_s)
 
+    def explain_holes(self, snapshot: Snapshot) -> None:
+        """Write down why cells were not tried, so that the table can say so without the policy."""
+        kinds = {
+            ActionKind.EXPLAINED: "oom_inferred",
+            ActionKind.OVER_BUDGET: "over_budget",
+            ActionKind.PAUSED: "paused",
+        }
+        skipped: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        for action in snapshot.actions:
+            past = self.session.history.of(action.cell_id, action.repeat)
+            if action.kind in kinds and past.last is None:
+                why = (kinds[action.kind], action.reason)
+                if past.skipped != why:
+                    skipped.setdefault(why, []).append((action.cell_id, action.repeat))
+        for (kind, reason), repeats in skipped.items():
+            now = self.session.clock.now()
+            self.session.record(Skipped(time=now, repeats=tuple(repeats), kind=kind, reason=reason))
+
     def _decide(self) -> list[Action]:
-        return decide(self.session.cells, repeats=self.session.repeats, history=self.session.history)
+        session = self.session
+        actions = decide(
+            session.cells,
+            repeats=session.repeats,
+            history=session.history,
+            rules=session.policy.outcomes,
+            walltime_min=session.cluster.walltime_min,
+            longest_walltime_min=self._site.max_walltime_min,
+        )
+        bounds = Bounds(now=session.clock.now(), free_tasks=self._site.free_tasks, canary_helps=session.canary_helps)
+        return restrained(actions, session.cells, session.history, session.policy, bounds)
 
 
 def exit_code(snapshot: Snapshot) -> int:

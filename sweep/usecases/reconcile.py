@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import ABSENT, AttemptKey, Evidence, JobReport, Phase, first_cause, is_consequence, judge
+from sweep.core.attempt import (
+    ABSENT,
+    AttemptKey,
+    Evidence,
+    JobReport,
+    Outcome,
+    Phase,
+    first_cause,
+    is_consequence,
+    judge,
+)
+from sweep.core.blame import Blame
 from sweep.core.ledger import AttemptState, CancelRequested, Ended, Released, Submitted
 from sweep.core.record import RecordError
 from sweep.ports import SchedulerError
@@ -13,7 +24,7 @@ from sweep.ports import SchedulerError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import RankError
+    from sweep.core.attempt import RankError, Verdict
     from sweep.core.record import AttemptFile
     from sweep.usecases.session import Session
 
@@ -51,6 +62,9 @@ class Reconciler:
         self._ended = _Sightings()
         self._outlived = _Sightings()
         self._cancelled = _Sightings()
+        self._hopeless = _Sightings()
+        self._stalled = _Sightings()
+        self._steps: dict[str, int] = {}
         self._reports: dict[str, JobReport] = {}
         self._last_failure = ""
 
@@ -105,8 +119,8 @@ class Reconciler:
         if attempt.is_cancel_requested and report.phase in (Phase.PENDING, Phase.RUNNING):
             self._insist_on_cancel(job, now)
         if report.phase is Phase.PENDING:
-            return
-        if report.phase is Phase.RUNNING:
+            self._watch_waiting(attempt, report, now)
+        elif report.phase is Phase.RUNNING:
             self._watch_running(attempt, report, now)
         elif report.phase is Phase.ENDED:
             if self._is_settled(attempt, self._ended.lasting(job, now)):
@@ -114,17 +128,45 @@ class Reconciler:
         elif self._has_result(attempt) or self._absent.lasting(job, now) >= self._session.cluster.lost_after_s:
             self._end(attempt, report)
 
+    def _watch_waiting(self, attempt: AttemptState, report: JobReport, now: float) -> None:
+        """A job that waits for what will never come is ended, with the scheduler's reason."""
+        job = str(attempt.job_id)
+        if not self._session.scheduler.is_hopeless(report):
+            self._hopeless.forget(job)
+            return
+        if self._hopeless.lasting(job, now) >= self._session.policy.hopeless_after_s:
+            self._cancel_jobs([job])
+            self._end(attempt, report, hopeless=True)
+
     def _watch_running(self, attempt: AttemptState, report: JobReport, now: float) -> None:
         """A job whose result is there may take a moment to end; one that hangs is ended, and its result counts."""
         job = str(attempt.job_id)
         if not self._has_result(attempt):
             self._outlived.forget(job)
+            self._watch_steps(attempt, report, now)
             return
         if self._outlived.lasting(job, now) < self._session.cluster.hang_grace_s:
             return
         self._session.reporter.note(f"job {job} goes on although its result is there; it is ended")
         self._cancel_jobs([job])
         self._end(attempt, report)
+
+    def _watch_steps(self, attempt: AttemptState, report: JobReport, now: float) -> None:
+        """End a job that has made no step for too long, by the watchdog of the policy."""
+        limit_s = self._session.policy.watchdog_s
+        if not limit_s:
+            return
+        job = str(attempt.job_id)
+        progress = self._session.run_dir.progress(attempt.key)
+        step = -1 if progress is None else progress.step
+        if self._steps.get(job) != step:
+            self._steps[job] = step
+            self._stalled.forget(job)
+        stalled_s = self._stalled.lasting(job, now)
+        if stalled_s >= limit_s:
+            self._session.reporter.note(f"job {job} has made no step for {stalled_s:.0f} s; it is ended")
+            self._cancel_jobs([job])
+            self._end(attempt, report, stalled_s=stalled_s)
 
     def _insist_on_cancel(self, job: str, now: float) -> None:
         """Repeat a cancel that the scheduler did not hear, or that came before the job's id was known."""
@@ -143,7 +185,9 @@ class Reconciler:
         result, _ = self._session.run_dir.result(attempt.key)
         return result is not None
 
-    def _end(self, attempt: AttemptState, report: JobReport) -> None:
+    def _end(
+        self, attempt: AttemptState, report: JobReport, *, hopeless: bool = False, stalled_s: float | None = None
+    ) -> None:
         session = self._session
         result, problem = session.run_dir.result(attempt.key)
         launched = session.run_dir.attempt_file(attempt.key)
@@ -154,10 +198,13 @@ class Reconciler:
             cancelled_by_user=attempt.is_cancel_requested,
             report=report,
             outcome_of_state=session.scheduler.outcome_of(report),
+            is_hopeless=hopeless,
+            stalled_s=stalled_s,
             errors=errors,
             exit_codes={} if launched is None or launched.exit_code is None else {0: launched.exit_code},
         )
         verdict = judge(evidence)
+        blamed = self._blamed(verdict, report, launched, errors)
         session.record(
             Ended(
                 time=session.clock.now(),
@@ -165,10 +212,39 @@ class Reconciler:
                 outcome=verdict.outcome,
                 reason=verdict.reason,
                 gpu_seconds=_gpu_seconds(attempt, report, launched),
-                evidence=_as_data(evidence, errors),
+                evidence={**_as_data(evidence, errors), "blamed": blamed},
             )
         )
+        self._write_blame(attempt.key, verdict, blamed)
         session.reporter.ended(attempt.key, verdict)
+
+    def _blamed(
+        self, verdict: Verdict, report: JobReport, launched: AttemptFile | None, errors: Sequence[RankError]
+    ) -> list[str]:
+        """Nodes at fault: those that the scheduler has out of service, or the one whose device failed."""
+        if verdict.outcome is Outcome.NODE_FAIL:
+            out_of_service = sorted(self._session.scheduler.unhealthy(report.nodes))
+            # Of several nodes that are all well again nobody can say which it was.
+            return out_of_service or (list(report.nodes) if len(report.nodes) == 1 else [])
+        cause = first_cause(errors)
+        if verdict.outcome is Outcome.DEVICE_ERROR and cause is not None:
+            hosts = report.nodes or (() if launched is None else launched.hosts)
+            return list(hosts[cause.node_rank : cause.node_rank + 1])
+        return []
+
+    def _write_blame(self, key: AttemptKey, verdict: Verdict, nodes: Sequence[str]) -> None:
+        now, run = self._session.clock.now(), self._session.run_name
+        self._session.blame.add(
+            Blame(
+                node=node,
+                time=now,
+                cell_id=key.cell_id,
+                run=run,
+                outcome=verdict.outcome,
+                reason=verdict.reason,
+            )
+            for node in nodes
+        )
 
     def _look_up_unknown(self) -> None:
         """Submissions whose job ids were never recorded: a crash, or sbatch timed out after it was heard."""

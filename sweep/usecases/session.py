@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sweep.core.ledger import Event, History, Reserved, fold
+from sweep.core.policy import Policy
 from sweep.core.record import RecordError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from sweep.core.device import Device
     from sweep.core.spec import ClusterSpec
     from sweep.core.submission import Submission
-    from sweep.ports import Clock, Ledger, RunDirectory, Scheduler
+    from sweep.ports import BlameBook, Clock, Ledger, RunDirectory, Scheduler
 
 
 class Reporter(Protocol):
@@ -62,6 +63,9 @@ class Session:
         provenance: Where new submissions come from.
         new_token: A fresh short random word for each submission's name.
         check_lease: Raises if this process no longer holds the run.
+        blame: Evidence against the cluster's nodes.
+        policy: What is retried, held back and allowed to cost.
+        canary_helps: Whether a canary makes sense here (:class:`sweep.core.restraint.Bounds`).
         history: What the ledger adds up to; kept in step with it by :meth:`record`.
     """
 
@@ -79,6 +83,9 @@ class Session:
     provenance: Mapping[str, object]
     new_token: Callable[[], str]
     check_lease: Callable[[], None]
+    blame: BlameBook
+    policy: Policy = field(default_factory=Policy)
+    canary_helps: bool = True
     history: History = field(default_factory=History)
 
     def record(self, event: Event) -> None:

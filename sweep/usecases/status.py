@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.plan import ActionKind, decide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from sweep.core.cell import AxisValue, Cell
     from sweep.core.ledger import AttemptState, History
@@ -46,13 +46,39 @@ class RepeatStatus:
         return "running" if self.is_running else "queued"
 
 
-def statuses(content: SweepFile, history: History, run_dir: RunDirectory | None) -> list[RepeatStatus]:
-    """Where every repeat of every cell stands, in grid order."""
+_SKIPPED = {
+    "oom_inferred": ActionKind.EXPLAINED,
+    "over_budget": ActionKind.OVER_BUDGET,
+    "paused": ActionKind.PAUSED,
+}
+
+
+def as_left(action: Action, history: History) -> Action:
+    """What the last run said of a repeat that it did not try, where it said why."""
+    skipped = history.of(action.cell_id, action.repeat).skipped
+    if action.kind is not ActionKind.SUBMIT or skipped is None or skipped[0] not in _SKIPPED:
+        return action
+    return replace(action, kind=_SKIPPED[skipped[0]], reason=skipped[1])
+
+
+def statuses(
+    content: SweepFile, history: History, run_dir: RunDirectory | None, actions: Sequence[Action] | None = None
+) -> list[RepeatStatus]:
+    """Where every repeat of every cell stands, in grid order.
+
+    Args:
+        content: The run's points.
+        history: Its attempts.
+        run_dir: Where running cells say how far they are; None: that is not asked.
+        actions: What a command would do; None: what the history alone says, as the last run left it.
+    """
     axes: dict[str, Mapping[str, AxisValue]] = {}
     for point in content.points:
         axes.setdefault(point.cell_id, point.axes)
     cells = {name: content.cells[name] for name in axes}
-    actions = decide(cells, repeats=content.repeats, history=history)
+    if actions is None:
+        decided = decide(cells, repeats=content.repeats, history=history)
+        actions = [as_left(action, history) for action in decided]
     return [_status(cells[action.cell_id], axes[action.cell_id], action, history, run_dir) for action in actions]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import AttemptKey
-from sweep.core.cell import Cell
+from sweep.core.blame import bad_nodes, excludable
 from sweep.core.ledger import Refused, Released, Submitted
 from sweep.core.plan import TO_SUBMIT
 from sweep.core.record import CellFile
@@ -18,11 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from sweep.core.plan import Action
+    from sweep.core.site import Site
     from sweep.usecases.session import Session
 
 LARGEST_ARRAY = 1000
 """Tasks of one submission; Slurm's default MaxArraySize of 1001 caps the index at 1000."""
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 5.0, 300.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shape:
+    """What a submission asks of the cluster: attempts of one shape go out together."""
+
+    nodes: int
+    gpus_per_node: int
+    device: str
+    walltime_min: int
+    exclude: tuple[str, ...]
 
 
 class Submitter:
@@ -38,32 +51,52 @@ class Submitter:
         self._not_before = 0.0
         self._delay_s = _FIRST_DELAY_S
 
-    def submit(self, actions: Iterable[Action]) -> int:
+    def submit(self, actions: Iterable[Action], site: Site) -> int:
         """Submit the actions that start an attempt; gives the number of jobs that the scheduler took."""
         if self._session.clock.monotonic() < self._not_before:
             return 0
         taken = 0
-        for keys in self._groups([action for action in actions if action.kind in TO_SUBMIT]):
-            submission = self._prepare(keys)
+        for shape, keys in self._groups([action for action in actions if action.kind in TO_SUBMIT], site):
+            submission = self._prepare(shape, keys)
             if not self._hand_over(submission):
                 break
             taken += len(keys)
         return taken
 
-    def _groups(self, actions: Sequence[Action]) -> Iterator[tuple[AttemptKey, ...]]:
+    def _groups(self, actions: Sequence[Action], site: Site) -> Iterator[tuple[_Shape, tuple[AttemptKey, ...]]]:
         """Attempts that need the same resources, at most one array's worth at a time, in the plan's order."""
-        groups: dict[tuple[object, ...], list[AttemptKey]] = {}
+        groups: dict[_Shape, list[AttemptKey]] = {}
+        bad = self._bad_nodes() if actions else ()
         for action in actions:
             key = AttemptKey(cell_id=action.cell_id, repeat=action.repeat, attempt=action.attempt)
-            groups.setdefault(_resources(self._session.cells[action.cell_id]), []).append(key)
-        for keys in groups.values():
-            for start in range(0, len(keys), LARGEST_ARRAY):
-                yield tuple(keys[start : start + LARGEST_ARRAY])
+            groups.setdefault(self._shape(action, bad, site), []).append(key)
+        most = min(LARGEST_ARRAY, site.max_array_tasks or LARGEST_ARRAY)
+        for shape, keys in groups.items():
+            for start in range(0, len(keys), most):
+                yield shape, tuple(keys[start : start + most])
 
-    def _prepare(self, keys: tuple[AttemptKey, ...]) -> Submission:
+    def _bad_nodes(self) -> tuple[str, ...]:
+        policy = self._session.policy
+        return bad_nodes(
+            self._session.blame.read(),
+            now=self._session.clock.now(),
+            after=policy.bad_node_after,
+            expiry_h=policy.bad_node_expiry_h,
+        )
+
+    def _shape(self, action: Action, bad: tuple[str, ...], site: Site) -> _Shape:
+        cell = self._session.cells[action.cell_id]
+        return _Shape(
+            nodes=cell.nodes,
+            gpus_per_node=cell.gpus_per_node,
+            device=cell.device,
+            walltime_min=action.walltime_min,
+            exclude=excludable((*action.avoid, *bad), known=site.nodes, needed=cell.nodes),
+        )
+
+    def _prepare(self, shape: _Shape, keys: tuple[AttemptKey, ...]) -> Submission:
         """Write what is meant, first to the submission's file and then to the ledger; nothing runs yet."""
         session = self._session
-        cell = session.cells[keys[0].cell_id]
         now = session.clock.now()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
         submission = Submission(
@@ -71,13 +104,14 @@ class Submitter:
             run_dir=session.run_dir.path,
             created_at=now,
             tasks=keys,
-            nodes=cell.nodes,
-            gpus_per_node=cell.gpus_per_node,
-            device_type=session.devices[cell.device].type,
-            walltime_min=session.cluster.walltime_min,
+            nodes=shape.nodes,
+            gpus_per_node=shape.gpus_per_node,
+            device_type=session.devices[shape.device].type,
+            walltime_min=shape.walltime_min,
             sources_dir=session.sources.directory,
             sources_hash=session.sources.digest,
             launch=session.cluster.launch,
+            exclude=shape.exclude,
             provenance=session.provenance,
         )
         session.check_lease()
@@ -123,7 +157,3 @@ class Submitter:
         self._not_before = self._session.clock.monotonic() + self._delay_s
         self._delay_s = min(2 * self._delay_s, _LONGEST_DELAY_S)
         return False
-
-
-def _resources(cell: Cell) -> tuple[object, ...]:
-    return (cell.nodes, cell.gpus_per_node, cell.device)

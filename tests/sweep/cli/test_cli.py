@@ -50,7 +50,7 @@ def test_plan_as_json_is_one_object_on_standard_output(capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     plan = json.loads(captured.out)
     assert set(plan) >= {"cells", "rejections", "totals"}
-    assert {cell["action"] for cell in plan["cells"]} == {"submit"}
+    assert {cell["action"] for cell in plan["cells"]} == {"submit", "later"}, "the smallest cell goes first"
     assert plan["totals"]["rejections"] == len(plan["rejections"]) > 0
     assert all(item["rule"] and item["reason"] for item in plan["rejections"])
     gpus = sum(cell["gpus"] for cell in plan["cells"])

@@ -7,6 +7,7 @@ import pytest
 
 from sweep.core.attempt import AttemptKey
 from sweep.core.cell import Cell, cell_id
+from sweep.core.policy import Policy
 from sweep.core.spec import ClusterSpec, SchedulerKind
 from sweep.usecases.orchestrate import Orchestrator
 from sweep.usecases.session import Session, Sources
@@ -15,6 +16,7 @@ from tests.fakes import (
     FakeClock,
     FakeScheduler,
     ListReporter,
+    MemoryBlameBook,
     MemoryLedger,
     MemoryRunDirectory,
     result_of,
@@ -48,6 +50,9 @@ class World:
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
     run_dir: MemoryRunDirectory = field(default_factory=MemoryRunDirectory)
     reporter: ListReporter = field(default_factory=ListReporter)
+    blame: MemoryBlameBook = field(default_factory=MemoryBlameBook)
+    policy: Policy = field(default_factory=lambda: Policy(canary=False))
+    canary_helps: bool = True
     tokens: itertools.count[int] = field(default_factory=itertools.count)
 
     def orchestrator(self) -> Orchestrator:
@@ -68,6 +73,9 @@ class World:
                 provenance={},
                 new_token=lambda: f"{next(self.tokens):06x}",
                 check_lease=lambda: None,
+                blame=self.blame,
+                policy=self.policy,
+                canary_helps=self.canary_helps,
             )
         )
 

@@ -1,0 +1,357 @@
+"""What the policy makes of a run: retries with a change, budget, canary, pause, limits, bad nodes, watchdog."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sweep.core.attempt import OUTCOME_RULES, ErrorClass, Outcome, RankError
+from sweep.core.blame import Blame
+from sweep.core.cell import Cell, cell_id
+from sweep.core.ledger import Ended, Reserved, Skipped
+from sweep.core.plan import ActionKind
+from sweep.core.policy import Policy
+from sweep.core.record import Progress
+from sweep.core.restraint import gpu_hours_committed
+from sweep.core.site import Site
+from sweep.usecases.orchestrate import Orchestrator, exit_code
+from tests.fakes import tiny_cell
+from tests.sweep.usecases.conftest import CLUSTER, World
+
+CALM = Policy(canary=False)
+
+
+def _cells(world: World, *cells: Cell) -> list[str]:
+    world.cells = {cell_id(cell): cell for cell in cells}
+    return list(world.cells)
+
+
+def _end(world: World, orchestrator: Orchestrator, state: str, *errors: RankError, **details: object) -> None:
+    """Every job in the queue ends so, and its files have had their time to appear."""
+    for job in world.scheduler.live_jobs():
+        world.run_dir.rank_errors[world.scheduler.keys[job]] = list(errors)
+        world.scheduler.say(job, state, **details)
+    orchestrator.reconciler.settle()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    orchestrator.reconciler.settle()
+
+
+def _error(error_class: ErrorClass, message: str = "boom", **changes: object) -> RankError:
+    values = {"rank": 0, "node_rank": 0, "time": 1.0, "error_class": error_class, "message": message, **changes}
+    return RankError(**values)  # type: ignore[arg-type]  # assembled from keywords
+
+
+def _reserved(world: World) -> list[Reserved]:
+    return [event for event in world.ledger.events() if isinstance(event, Reserved)]
+
+
+def test_a_job_that_ran_out_of_walltime_is_retried_with_twice_as_much(world: World) -> None:
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "TIMEOUT")
+    orchestrator.step()
+    assert [event.gpu_hours for event in _reserved(world)] == [0.5, 1.0]
+    assert [submission.walltime_min for submission, _ in world.reporter.submissions] == [30, 60]
+
+
+def test_a_walltime_that_the_partition_does_not_allow_is_not_asked_for(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.scheduler.limits = Site(max_walltime_min=30)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "TIMEOUT")
+    now = orchestrator.step()
+    assert now.actions[0].kind is ActionKind.GIVE_UP
+    assert "allows no more than 30 min" in now.actions[0].reason
+
+
+def test_a_preempted_job_does_not_use_up_the_retries_of_another_outcome(world: World) -> None:
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    for _ in range(OUTCOME_RULES[Outcome.COMM_FAILURE].max_retries + 3):
+        orchestrator.step()
+        _end(world, orchestrator, "PREEMPTED")
+    orchestrator.step()
+    _end(world, orchestrator, "FAILED", _error(ErrorClass.COMMUNICATION))
+    world.clock.sleep(600)
+    assert not orchestrator.step().is_over
+
+
+def test_a_retry_waits_for_its_back_off_which_doubles(world: World) -> None:
+    rules = {**OUTCOME_RULES, Outcome.LOST: replace(OUTCOME_RULES[Outcome.LOST], max_retries=3, backoff_s=100.0)}
+    world.policy = Policy(canary=False, outcomes=rules)
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    for wait_s in (100, 200):
+        orchestrator.step()
+        (job,) = world.scheduler.live_jobs()
+        del world.scheduler.states[job]
+        orchestrator.reconciler.settle()
+        world.clock.sleep(CLUSTER.lost_after_s)
+        now = orchestrator.step()
+        assert now.actions[0].kind is ActionKind.LATER
+        world.clock.sleep(wait_s - 1)
+        assert orchestrator.step().actions[0].kind is ActionKind.LATER
+        world.clock.sleep(1)
+    assert orchestrator.step().actions[0].kind is ActionKind.WAIT
+
+
+def test_a_cell_that_needs_no_less_than_one_that_ran_out_of_memory_is_inferred_and_not_run(world: World) -> None:
+    small, larger, longer = tiny_cell(), tiny_cell(micro_batch=4, global_batch=4), tiny_cell(seq_len=64)
+    other = tiny_cell(nodes=2, seq_len=64)
+    names = _cells(world, small, larger, longer, other)
+    world.policy = replace(CALM, max_concurrent_jobs=1)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "FAILED", _error(ErrorClass.OOM_DEVICE, "CUDA out of memory"))
+    now = orchestrator.step()
+    kinds = {action.cell_id: action.kind for action in now.actions}
+    assert [kinds[name] for name in names[:3]] == [ActionKind.EXPLAINED] * 3
+    assert kinds[names[3]] is ActionKind.WAIT, "another layout may fit"
+    for job in world.scheduler.live_jobs():
+        world.finish(job)
+    final = orchestrator.watch(lambda _: None)
+    assert exit_code(final) == 0
+    skipped = [event for event in world.ledger.events() if isinstance(event, Skipped)]
+    assert {event.kind for event in skipped} == {"oom_inferred"}
+    assert {cell for event in skipped for cell, _ in event.repeats} == set(names[1:3])
+    assert names[0] in skipped[0].reason
+
+
+def test_inference_can_be_switched_off(world: World) -> None:
+    _cells(world, tiny_cell(), tiny_cell(seq_len=64))
+    world.policy = replace(CALM, max_concurrent_jobs=1, infer_oom=False)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "FAILED", _error(ErrorClass.OOM_DEVICE))
+    assert not orchestrator.step().is_over
+
+
+def test_the_smallest_cell_of_a_model_goes_first_and_the_rest_follows_its_success(world: World) -> None:
+    world.policy = Policy()
+    _cells(world, tiny_cell(nodes=4), tiny_cell(nodes=1), tiny_cell(nodes=2))
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    assert [submission.nodes for submission, _ in world.reporter.submissions] == [1]
+    world.finish(world.scheduler.live_jobs()[0])
+    orchestrator.step()
+    assert sorted(submission.nodes for submission, _ in world.reporter.submissions) == [1, 2, 4]
+
+
+def test_a_canary_that_fails_by_its_own_fault_keeps_the_rest_at_home(world: World) -> None:
+    world.policy = Policy()
+    _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=2))
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "FAILED", _error(ErrorClass.EXCEPTION, "ImportError: no module"))
+    now = orchestrator.watch(lambda _: None)
+    assert [action.kind for action in now.actions] == [ActionKind.GIVE_UP, ActionKind.PAUSED]
+    assert "ImportError" in now.actions[1].reason
+    assert exit_code(now) == 1
+    assert len(world.scheduler.by_name) == 1
+
+
+def test_without_somebody_who_stays_no_canary_holds_cells_back(world: World) -> None:
+    world.policy, world.canary_helps = Policy(), False
+    world.orchestrator().step()
+    assert len(world.scheduler.keys) == 2
+
+
+def test_after_some_identical_trainer_errors_the_sweep_pauses_and_says_why(world: World) -> None:
+    names = _cells(world, *(tiny_cell(seq_len=32 * i) for i in range(1, 7)))
+    world.policy = replace(CALM, pause_after=3, max_concurrent_jobs=1)
+    orchestrator = world.orchestrator()
+    for step in range(3):
+        orchestrator.step()
+        _end(world, orchestrator, "FAILED", _error(ErrorClass.EXCEPTION, "KeyError: 'rope'", rank=step, step=step))
+    now = orchestrator.watch(lambda _: None)
+    kinds = [action.kind for action in now.actions]
+    assert kinds == [ActionKind.GIVE_UP] * 3 + [ActionKind.PAUSED] * 3
+    assert "KeyError: 'rope'" in now.actions[3].reason
+    assert len(world.scheduler.keys) == 3
+    asked = world.orchestrator()
+    asked.reopen([Outcome.TRAINER_ERROR])
+    assert not asked.step().is_over, "it was mended: everything goes on"
+    assert len(names) == 6
+
+
+def test_different_trainer_errors_do_not_pause_the_sweep(world: World) -> None:
+    _cells(world, *(tiny_cell(seq_len=32 * i) for i in range(1, 5)))
+    world.policy = replace(CALM, pause_after=2, max_concurrent_jobs=1)
+    orchestrator = world.orchestrator()
+    for message in ("KeyError: 'a'", "KeyError: 'b'", "KeyError: 'c'"):
+        orchestrator.step()
+        _end(world, orchestrator, "FAILED", _error(ErrorClass.EXCEPTION, message))
+    assert not orchestrator.step().is_over
+
+
+def test_a_budget_is_never_overdrawn_and_what_it_stops_is_a_hole_with_that_reason(world: World) -> None:
+    names = _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=2), tiny_cell(nodes=4))
+    # Half an hour each: 0.5, 1 and 2 GPU-hours at most; a fake job uses 100 s a GPU.
+    world.policy = replace(CALM, budget_gpu_hours=2.0)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(1.5)
+    assert len(world.scheduler.keys) == 2
+    assert orchestrator.snapshot().actions[2].kind is ActionKind.LATER, "what runs may turn out cheaper"
+    for job in world.scheduler.live_jobs():
+        world.finish(job)
+    now = orchestrator.watch(lambda _: None)
+    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(3 * 100 / 3600)
+    assert now.actions[2].kind is ActionKind.OVER_BUDGET
+    assert exit_code(now) == 1
+    (skipped,) = [event for event in world.ledger.events() if isinstance(event, Skipped)]
+    assert (skipped.kind, skipped.repeats) == ("over_budget", ((names[2], 1),))
+    assert "2.00 GPU-hours" in skipped.reason
+    world.policy = replace(CALM, budget_gpu_hours=3.0)
+    assert world.run_to_the_end().snapshot().is_over
+    assert len(world.scheduler.keys) == 3
+
+
+def test_an_attempt_whose_use_is_unknown_counts_with_all_that_it_could_have_used(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.policy = replace(CALM, budget_gpu_hours=0.9)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    del world.scheduler.states[job]
+    orchestrator.reconciler.settle()
+    world.clock.sleep(CLUSTER.lost_after_s + 1000)
+    now = orchestrator.step()
+    assert now.actions[0].kind is ActionKind.OVER_BUDGET
+    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("limit", "jobs"), [({"max_concurrent_jobs": 2}, 2), ({"max_concurrent_gpus": 3}, 2)])
+def test_no_more_is_in_the_queue_than_the_policy_allows(world: World, limit: dict[str, int], jobs: int) -> None:
+    _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=2), tiny_cell(nodes=1, seq_len=64), tiny_cell(nodes=4))
+    world.policy = replace(CALM, **limit)  # type: ignore[arg-type]  # one keyword or the other
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    assert len(world.scheduler.live_jobs()) == jobs
+
+
+def test_cells_are_fed_in_as_the_cluster_takes_them(world: World) -> None:
+    _cells(world, *(tiny_cell(seq_len=32 * i) for i in range(1, 21)))
+    world.scheduler.limits = Site(free_tasks=3)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    assert len(world.scheduler.live_jobs()) == 3
+    assert world.reporter.notes == [], "held back, not refused"
+    world.scheduler.limits = Site(free_tasks=0)
+    orchestrator.step()
+    assert len(world.scheduler.live_jobs()) == 3
+    for job in world.scheduler.live_jobs():
+        world.finish(job)
+    world.scheduler.limits = Site(free_tasks=3)
+    orchestrator.step()
+    assert len(world.scheduler.keys) == 6
+
+
+def test_an_array_is_no_larger_than_the_cluster_allows(world: World) -> None:
+    _cells(world, *(tiny_cell(seq_len=32 * i) for i in range(1, 13)))
+    world.scheduler.limits = Site(max_array_tasks=5)
+    world.orchestrator().step()
+    assert sorted(len(jobs) for jobs in world.scheduler.by_name.values()) == [2, 5, 5]
+
+
+def test_a_retry_keeps_away_from_the_node_that_failed_if_the_cluster_knows_its_name(world: World) -> None:
+    _cells(world, tiny_cell(nodes=2))
+    world.scheduler.limits = Site(nodes=frozenset({"n1", "n2", "n3"}))
+    world.scheduler.out_of_service = {"n2": "Not responding", "n9": "elsewhere"}
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "NODE_FAIL", nodes=("n1", "n2"))
+    orchestrator.step()
+    assert [submission.exclude for submission, _ in world.reporter.submissions] == [(), ("n2",)]
+    assert [(blame.node, blame.outcome) for blame in world.blame.blames] == [("n2", Outcome.NODE_FAIL)]
+
+
+def test_the_node_of_the_rank_whose_device_failed_is_blamed(world: World) -> None:
+    _cells(world, tiny_cell(nodes=2))
+    world.scheduler.limits = Site(nodes=frozenset({"n1", "n2", "n3"}))
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "FAILED", _error(ErrorClass.DEVICE, "Xid 79", rank=1, node_rank=1), nodes=("n1", "n2"))
+    orchestrator.step()
+    assert world.reporter.submissions[-1][0].exclude == ("n2",)
+
+
+def test_a_node_that_several_cells_blame_is_excluded_for_all_until_the_blame_expires(world: World) -> None:
+    now = world.clock.now()
+    for cell in ("a" * 16, "b" * 16):
+        blame = Blame(
+            node="n1", time=now - 60, cell_id=cell, run="other", outcome=Outcome.NODE_FAIL, reason="NODE_FAIL"
+        )
+        world.blame.add([blame])
+    world.blame.add([replace(world.blame.blames[0], node="n2")])
+    world.scheduler.limits = Site(nodes=frozenset({"n1", "n2", "n3"}))
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    assert world.reporter.submissions[-1][0].exclude == ("n1",), "one cell alone proves nothing"
+    _end(world, orchestrator, "PREEMPTED")
+    world.clock.sleep(25 * 3600)
+    orchestrator.step()
+    assert world.reporter.submissions[-1][0].exclude == ()
+
+
+def test_exclusion_never_leaves_too_few_nodes_nor_names_one_that_is_unknown(world: World) -> None:
+    _cells(world, tiny_cell(nodes=2))
+    world.scheduler.limits = Site(nodes=frozenset({"n1", "n2"}))
+    world.scheduler.out_of_service = {"n2": "down", "gone": "down"}
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "NODE_FAIL", nodes=("gone", "n2"))
+    orchestrator.step()
+    assert world.reporter.submissions[-1][0].exclude == ()
+
+
+def test_a_job_that_would_wait_for_ever_is_ended_with_the_reason(world: World) -> None:
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "PENDING", reason="PartitionTimeLimit")
+    orchestrator.step()
+    assert world.scheduler.cancelled == []
+    world.clock.sleep(60)
+    now = orchestrator.step()
+    assert world.scheduler.cancelled == [job]
+    assert now.actions[0].outcome is Outcome.REJECTED_BY_SCHEDULER
+    assert "PartitionTimeLimit" in now.actions[0].reason
+
+
+def test_a_job_that_makes_no_step_is_ended_by_the_watchdog_and_retried(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.policy = replace(CALM, watchdog_s=100.0)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "RUNNING")
+    for step in (1, 2, 3):
+        world.run_dir.progresses[world.scheduler.keys[job]] = Progress(step=step, steps=9, time=0.0, tokens_per_s=None)
+        orchestrator.step()
+        world.clock.sleep(99)
+    orchestrator.step()
+    assert world.scheduler.cancelled == []
+    world.clock.sleep(1)
+    orchestrator.step()
+    assert world.scheduler.cancelled == [job]
+    (ended,) = [event for event in world.ledger.events() if isinstance(event, Ended)]
+    assert (ended.outcome, "no step for 100 s" in ended.reason) == (Outcome.COMM_FAILURE, True)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OOM_DEVICE, Outcome.CANCELLED, Outcome.SUCCEEDED])
+def test_a_policy_that_would_retry_what_must_not_be_cannot_be_made(outcome: Outcome) -> None:
+    rules = {**OUTCOME_RULES, outcome: replace(OUTCOME_RULES[outcome], max_retries=1)}
+    with pytest.raises(ValueError, match="never retried by itself"):
+        Policy(outcomes=rules)
+
+
+def test_a_policy_that_leaves_an_outcome_open_cannot_be_made() -> None:
+    rules = {outcome: rule for outcome, rule in OUTCOME_RULES.items() if outcome is not Outcome.LOST}
+    with pytest.raises(ValueError, match="says nothing of LOST"):
+        Policy(outcomes=rules)
