@@ -84,6 +84,7 @@ def test_steps_that_cancel_out_still_get_blocks(period: int) -> None:
     for n in range(MIN_STEPS, 60):
         steps = np.resize(np.arange(period, dtype=np.float64), n)
         assert np.cbrt(n) <= block_length(steps) <= n / 3 + 1
+    assert block_length(np.resize(np.arange(4.0), 31)) == 4  # not the most that a negative variance would ask for
 
 
 def test_what_repeats_differ_by_is_in_the_interval() -> None:

@@ -105,6 +105,15 @@ def test_many_rows_with_one_reason_are_told_once(tmp_path: Path) -> None:
     assert "nodes=6 and 4 more: not run yet" in text
 
 
+def test_the_terminal_is_not_flooded_with_reasons(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, axes={"nodes": tuple(range(1, 31))})
+    for nodes in range(1, 31):
+        run.end(run.key(nodes=nodes), Outcome.OOM_DEVICE, reason=f"on node {nodes}")
+    text = to_text(table_of(run))
+    assert text.count("OOM_DEVICE: on node") == 20
+    assert "and 10 more reasons, in the tables" in text
+
+
 def test_files_are_written_whole_and_leave_nothing_else(tmp_path: Path) -> None:
     table = table_of(sample(tmp_path / "run"))
     paths = write_tables(table, tmp_path / "out")
@@ -113,6 +122,14 @@ def test_files_are_written_whole_and_leave_nothing_else(tmp_path: Path) -> None:
     write_tables(table_of(sample(tmp_path / "again")), tmp_path / "out")
     assert [path.read_bytes() for path in paths] == first
     assert sorted(path.name for path in (tmp_path / "out" / "tables").iterdir()) == ["weak.csv", "weak.md"]
+
+
+def test_a_reader_that_has_the_old_file_open_keeps_it_whole(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.csv", b"old")
+    with (tmp_path / "a.csv").open("rb") as reader:
+        write_file(tmp_path / "a.csv", b"new")
+        assert reader.read() == b"old"
+    assert (tmp_path / "a.csv").read_bytes() == b"new"
 
 
 def test_a_write_that_fails_keeps_the_old_file_and_no_part_of_the_new(tmp_path: Path) -> None:

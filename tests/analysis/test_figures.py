@@ -10,7 +10,7 @@ import pytest
 
 from analysis.figures import draw, write_figures
 from sweep.core.attempt import Outcome
-from sweep.core.series import SeriesKind
+from sweep.core.series import Envelope, SeriesKind
 from tests.analysis.factory import RunDir, table_of
 
 if TYPE_CHECKING:
@@ -94,6 +94,17 @@ def test_without_a_baseline_the_absolute_figures_are_drawn(tmp_path: Path) -> No
         figure = drawn(run)
         assert [axis.get_ylabel() for axis in figure.axes] == [upper_label, "tokens/s/GPU"]
         assert not figure.legends
+
+
+def test_under_an_envelope_only_the_best_layouts_are_drawn(tmp_path: Path) -> None:
+    run = RunDir(
+        tmp_path,
+        axes={"nodes": (1, 2), "reshard_after_forward": (True, False)},
+        series={"envelope": Envelope.BEST},
+    )
+    for point in run.sweep.points:
+        run.measure([0.1 if point.axes["reshard_after_forward"] else 0.2] * 20, axes=point.axes)
+    assert curve(drawn(run).axes[0]) == [[1, 2], pytest.approx([2560, 5120])]
 
 
 def test_holes_are_marked_on_the_axis_and_no_line_crosses_them(tmp_path: Path) -> None:

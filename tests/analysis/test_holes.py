@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analysis.holes import STATUSES
+from analysis.holes import SKIPPED, STATUSES
 from sweep.core.attempt import OUTCOME_RULES, ErrorClass, Outcome, RankError
 from sweep.core.grid import Rejection
-from sweep.core.ledger import Released
+from sweep.core.ledger import Released, Skipped
 from tests.analysis.factory import STARTED, RunDir, row_of, table_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,18 @@ def test_a_released_reservation_did_not_happen(tmp_path: Path) -> None:
     run.save()
     row = only_row(run)
     assert (row["status"], row["gpu_hours"], row["attempt"]) == ("not_run", 0.0, None)
+
+
+@pytest.mark.parametrize("kind", SKIPPED)
+def test_a_repeat_that_a_run_ended_without_trying_says_why_until_it_is_tried(tmp_path: Path, kind: str) -> None:
+    run = RunDir(tmp_path)
+    key = run.key(nodes=1)
+    run.events.append(Skipped(time=STARTED, repeats=((key.cell_id, 1),), kind=kind, reason="for a cause"))
+    run.save()
+    row = only_row(run)
+    assert (row["status"], row["reason"], row["gpu_hours"]) == (kind, "for a cause", 0.0)
+    run.end(key, Outcome.OOM_DEVICE)
+    assert only_row(run)["status"] == "oom_device"
 
 
 def test_an_attempt_in_flight_is_pending_until_its_launcher_writes(tmp_path: Path) -> None:
@@ -146,6 +158,16 @@ def test_a_repeat_that_runs_speaks_before_one_that_ended_and_one_that_never_ran(
     assert row["reason"] == (
         "repeat 1: OOM_DEVICE: out of memory; repeat 2: in flight as job 17; repeat 3: not run yet"
     )
+    run.launch(run.key(nodes=1, repeat=2))
+    assert only_row(run)["status"] == "running"
+
+
+def test_the_order_of_the_repeats_does_not_matter_to_who_speaks(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, repeats=3)
+    run.end(run.key(nodes=1, repeat=3), Outcome.TIMEOUT)
+    assert only_row(run)["status"] == "timeout"
+    run.submit(run.key(nodes=1))
+    run.submit(run.key(nodes=1, repeat=2))
     run.launch(run.key(nodes=1, repeat=2))
     assert only_row(run)["status"] == "running"
 

@@ -195,6 +195,12 @@ def test_repeats_are_pooled_and_their_windows_added(tmp_path: Path) -> None:
     assert row["step_time_s_ci_high"] == pytest.approx(0.3)
 
 
+def test_throughput_is_over_the_window_from_edge_to_edge_not_over_the_steps(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, axes={"nodes": (1,)})
+    run.measure([0.1] * 20, window_time_s=2.5)
+    assert table_of(run).rows[0].number("tokens_per_s") == pytest.approx(20 * 256 / 2.5)
+
+
 def test_a_cell_without_all_its_repeats_says_which_are_missing(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1,)}, repeats=2)
     run.measure([0.1] * 20)
