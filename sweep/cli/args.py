@@ -43,11 +43,13 @@ class Arguments:
         overrides: Hydra overrides, in the order in which they were typed.
         config_dir: A folder with the user's own configuration, searched first.
         as_json: Whether to print one JSON object on standard output.
-        cells: Cell ids or their beginnings (logs, cancel).
+        cells: Cell ids or their beginnings (logs, cancel, status).
         all_cells: Whether cancel is for all of them.
         follow: Whether logs goes on as they grow.
         attempt: Which attempt's logs; None: the latest.
         repeat: Which repeat's logs.
+        where: A condition over axes that chooses the cells to cancel; None: none.
+        nodes: Whether status is about the cluster's nodes.
     """
 
     verb: str
@@ -59,6 +61,8 @@ class Arguments:
     follow: bool = False
     attempt: int | None = None
     repeat: int = 1
+    where: str | None = None
+    nodes: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,7 +81,7 @@ def parse(words: Sequence[str]) -> Arguments | None:
     if any(word in ("-h", "--help") for word in rest) or rest == ["help"]:
         return None
     names, overrides = _split(_parser(verb), rest, verb)
-    cells = tuple(word for word in overrides if verb in ("logs", "cancel") and _is_cell(word))
+    cells = tuple(word for word in overrides if verb in ("logs", "cancel", "status") and _is_cell(word))
     overrides = [word for word in overrides if word not in cells]
     wrong = [word for word in overrides if not _is_override(word)]
     if wrong:
@@ -92,6 +96,8 @@ def parse(words: Sequence[str]) -> Arguments | None:
         follow=getattr(names, "follow", False),
         attempt=getattr(names, "attempt", None),
         repeat=getattr(names, "repeat", 1),
+        where=getattr(names, "where", None),
+        nodes=getattr(names, "nodes", False),
     )
 
 
@@ -102,6 +108,9 @@ def _parser(verb: str) -> _Parser:
         parser.add_argument("--json", action="store_true")
     if verb == "cancel":
         parser.add_argument("--all", action="store_true")
+        parser.add_argument("--where")
+    if verb == "status":
+        parser.add_argument("--nodes", action="store_true")
     if verb == "logs":
         parser.add_argument("--follow", "-f", action="store_true")
         parser.add_argument("--attempt", type=int)
@@ -155,9 +164,11 @@ grids (+grid=NAME):
 flags:
   --config-dir DIR   a folder with grids, clusters and models of your own, searched before the shipped ones
   --json             (plan, status) one JSON object on standard output, everything for people on standard error
-  --all              (cancel) every cell of the run
+  --nodes            (status) nodes that attempts on this cluster blame, with the evidence
+  --all, --where C   (cancel) every cell of the run, or those that meet a condition such as 'nodes > 4 and tp == 1'
   --follow           (logs) go on as they grow; --attempt N and --repeat N choose other than the latest
 
+status CELL shows every attempt at a cell and why it ended as it did.
 status, logs, cancel and tables find the run directory below runs/ when there is one, or take run_dir=DIR or +grid=NAME.
 
 {EXAMPLES}

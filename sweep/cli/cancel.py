@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from sweep.adapters.lease import Lease, LeaseHeldError
 from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, sweep_file_of
 from sweep.cli.progress import ConsoleReporter
 from sweep.cli.wiring import scheduler_for, session_for
+from sweep.core.conditions import Condition, ConditionError
+from sweep.core.grid import DEGREES, DERIVED, axis_names
 from sweep.core.policy import Policy
 from sweep.usecases.orchestrate import Orchestrator
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from sweep.adapters.run_dir import RunDir
     from sweep.cli.args import Arguments
+    from sweep.core.grid import Point
     from sweep.core.spec import ClusterSpec
     from sweep.core.sweep_file import SweepFile
 
@@ -29,9 +33,11 @@ def main(asked: Arguments) -> int:
     """Cancel cells of a run."""
     run_dir = find_run_dir(asked)
     content = sweep_file_of(run_dir)
-    if not asked.cells and not asked.all_cells:
-        raise CommandError("cancel needs cells, or --all: python -m sweep cancel CELL [CELL ...]")
+    if not asked.cells and not asked.all_cells and asked.where is None:
+        raise CommandError("cancel needs cells, --where or --all: python -m sweep cancel CELL [CELL ...]")
     cells = list(content.cells) if asked.all_cells else cells_named(asked.cells, content)
+    if asked.where is not None:
+        cells += _meeting(asked.where, content)
     _, err = consoles()
     try:
         with Lease(Path(run_dir.path)) as lease:
@@ -39,6 +45,24 @@ def main(asked: Arguments) -> int:
     except LeaseHeldError:
         _ask_the_holder(run_dir, cells, err)
     return OK
+
+
+def _meeting(text: str, content: SweepFile) -> list[str]:
+    """Cells of the points whose axes meet a condition."""
+    try:
+        condition = Condition(text, {*axis_names(content.batch_kind), *DERIVED})
+        return [point.cell_id for point in content.points if condition.holds(_values(point, content))]
+    except ConditionError as error:
+        raise CommandError(str(error)) from error
+
+
+def _values(point: Point, content: SweepFile) -> dict[str, object]:
+    """What a condition may ask of a point: its axes, degrees that were ``auto`` as they came out, and derived sizes."""
+    cell = content.cells[point.cell_id]
+    degrees = {name: getattr(cell.parallelism, name) for name in DEGREES}
+    derived = {"gpus": cell.gpus, "n_params": cell.model.n_params, "global_batch": cell.global_batch}
+    settings = {f"trainer.{item.name}": getattr(cell.trainer, item.name) for item in fields(cell.trainer)}
+    return {**settings, **point.axes, **degrees, "micro_batch": cell.micro_batch, **derived}
 
 
 def _ask_the_holder(run_dir: RunDir, cells: list[str], err: Console) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sweep.cli.views import totals_line
 from sweep.core.attempt import Outcome
-from sweep.usecases.status import statuses
+from sweep.core.plan import ActionKind
+from sweep.usecases.status import gpu_hours_spent, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -116,16 +117,21 @@ class Watching:
         if self._live is not None:
             from rich.text import Text
 
-            lines = [totals_line(listed), *(_running_line(status) for status in running[:20])]
+            lines = [self._summary(listed), *(_running_line(status) for status in running[:20])]
             if len(running) > 20:
                 lines.append(f"  ... and {len(running) - 20} more")
+            later = [action for action in snapshot.actions if action.kind is ActionKind.LATER]
+            lines += [f"  {action.cell_id} later: {action.reason}" for action in later[:5]]
             self._live.update(Text("\n".join(lines)))
             return
-        line = "; ".join([totals_line(listed), *(_running_line(status).strip() for status in running[:3])])
+        line = "; ".join([self._summary(listed), *(_running_line(status).strip() for status in running[:3])])
         now = self._session.clock.monotonic()
         if line != self._last_line and now - self._last_at >= _LINE_EVERY_S:
             self._console.print(line, highlight=False, soft_wrap=True, markup=False)
             self._last_line, self._last_at = line, now
+
+    def _summary(self, listed: list[RepeatStatus]) -> str:
+        return f"{totals_line(listed)}; {gpu_hours_spent(self._session.history):,.2f} GPU-hours spent"
 
 
 def _running_line(status: RepeatStatus) -> str:
@@ -133,5 +139,15 @@ def _running_line(status: RepeatStatus) -> str:
     where = f"  {status.action.cell_id} {_describe(cell)}"
     if progress is None:
         return f"{where}: starting"
-    speed = "" if progress.tokens_per_s is None else f", {progress.tokens_per_s:,.0f} tokens/s"
-    return f"{where}: step {progress.step} of {progress.steps}{speed}"
+    if progress.tokens_per_s is None:
+        return f"{where}: step {progress.step} of {progress.steps}"
+    left_s = (progress.steps - progress.step) * cell.tokens_per_step / max(progress.tokens_per_s, 1e-9)
+    speed = f"{progress.tokens_per_s:,.0f} tokens/s, about {_duration(left_s)} left"
+    return f"{where}: step {progress.step} of {progress.steps}, {speed}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,4 +144,23 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) 
             err.print(f"{action.kind.value} {action.cell_id}: {action.reason}", highlight=False, markup=False)
     if spec.tables:
         make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)
+    if spec.notify:
+        _notify(spec, snapshot, run_dir, err)
     return exit_code(snapshot)
+
+
+def _notify(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) -> None:
+    """Tell the user's own command how the run ended: one JSON object on its standard input, no shell in between."""
+    holes = [action for action in snapshot.actions if action.kind is not ActionKind.DONE]
+    news = {
+        "grid": spec.grid.name,
+        "cluster": spec.cluster.name,
+        "run_dir": run_dir.path,
+        "exit_code": exit_code(snapshot),
+        "counts": {kind.value: count for kind, count in snapshot.counts().items()},
+        "holes": [{"cell": action.cell_id, "repeat": action.repeat, "reason": action.reason} for action in holes],
+    }
+    try:
+        subprocess.run(list(spec.notify), input=json.dumps(news), text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        print_notes(err, [f"the notify command failed: {error}"])

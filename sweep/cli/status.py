@@ -1,42 +1,97 @@
-"""``status``: where every cell of a run stands; only reads."""
+"""``status``: where every cell of a run stands, or every attempt at one cell, or the nodes; only reads."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.blame_file import BlameFile
 from sweep.adapters.lease import current_holder
-from sweep.cli import views
-from sweep.cli.common import OK, consoles, find_run_dir, print_notes, sweep_file_of
+from sweep.cli import evidence, views
+from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, sweep_file_of
 from sweep.cli.wiring import read_history
+from sweep.core.blame import standing
+from sweep.core.policy import Policy
+from sweep.core.restraint import gpu_hours_committed
 from sweep.usecases.status import gpu_hours_spent, statuses
 
 if TYPE_CHECKING:
+    from sweep.adapters.run_dir import RunDir
     from sweep.cli.args import Arguments
+    from sweep.core.ledger import History
+    from sweep.core.sweep_file import SweepFile
 
 
 def main(asked: Arguments) -> int:
     """Print where a run stands."""
     run_dir = find_run_dir(asked)
     content = sweep_file_of(run_dir)
+    if asked.nodes:
+        return _nodes(asked, content)
     history, problems = read_history(run_dir)
+    if asked.cells:
+        _attempts(asked, content, history)
+    else:
+        _cells(asked, content, history, run_dir)
+    _, err = consoles()
+    print_notes(err, problems)
+    return OK
+
+
+def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
     listed = statuses(content, history, run_dir)
     holder = current_holder(Path(run_dir.path))
     out, err = consoles()
     console = err if asked.as_json else out
+    spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
     if asked.as_json:
-        held = None if holder is None else str(holder)
-        totals = {"gpu_hours_spent": gpu_hours_spent(history), "run_dir": run_dir.path, "watched_by": held}
+        totals = {
+            "gpu_hours_spent": spent,
+            "gpu_hours_committed": committed,
+            "run_dir": run_dir.path,
+            "watched_by": None if holder is None else str(holder),
+        }
         print(json.dumps(views.as_json(content, listed, totals)))
     else:
         views.print_cells(console, content, listed)
         views.print_rejections(console, content)
-    print_notes(err, problems)
     watched = "nobody watches it" if holder is None else f"watched by {holder}"
+    reserved = max(0.0, committed - spent)
     console.print(
-        f"\n{run_dir.path}: {views.totals_line(listed)}; {gpu_hours_spent(history):,.2f} GPU-hours spent; {watched}.",
+        f"\n{run_dir.path}: {views.totals_line(listed)}; {spent:,.2f} GPU-hours spent, {reserved:,.2f} reserved; "
+        f"{watched}.",
         highlight=False,
         soft_wrap=True,
+    )
+
+
+def _attempts(asked: Arguments, content: SweepFile, history: History) -> None:
+    out, _ = consoles()
+    cells = cells_named(asked.cells, content)
+    if asked.as_json:
+        found = [{"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history)} for cell in cells]
+        print(json.dumps({"cells": found}))
+        return
+    for cell in cells:
+        out.print(f"cell {cell}", highlight=False)
+        evidence.print_attempts(out, cell, content, history)
+
+
+def _nodes(asked: Arguments, content: SweepFile) -> int:
+    blames = BlameFile(content.cluster).read()
+    policy, now = Policy(), time.time()
+    if asked.as_json:
+        found = standing(blames, now=now, expiry_h=policy.bad_node_expiry_h)
+        print(
+            json.dumps(
+                {"nodes": {node: [json.loads(item.render()) for item in items] for node, items in found.items()}}
+            )
+        )
+        return OK
+    out, _ = consoles()
+    evidence.print_nodes(
+        out, content.cluster, blames, after=policy.bad_node_after, expiry_h=policy.bad_node_expiry_h, now=now
     )
     return OK

@@ -6,7 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from sweep.core.plan import TO_SUBMIT, ActionKind
+from sweep.core.restraint import gpu_hours_committed
 from sweep.core.series import varied_axes
+from sweep.usecases.status import gpu_hours_spent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
     from sweep.core.cell import AxisValue
     from sweep.core.grid import Rejection
+    from sweep.core.ledger import History
+    from sweep.core.policy import Policy
     from sweep.core.sweep_file import SweepFile
     from sweep.usecases.status import RepeatStatus
 
@@ -100,6 +104,18 @@ def gpu_hours_to_submit(statuses: Sequence[RepeatStatus], walltime_min: int) -> 
     """Walltime x GPUs of everything that would be submitted: an upper bound."""
     new = (status for status in statuses if status.action.kind in _TO_COME)
     return sum(status.cell.gpus * (status.action.walltime_min or walltime_min) for status in new) / 60
+
+
+def budget_notes(policy: Policy, history: History) -> list[str]:
+    """Where a budget is set: what of it is spent, reserved and left."""
+    if policy.budget_gpu_hours is None:
+        return []
+    spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
+    left = policy.budget_gpu_hours - committed
+    return [
+        f"budget of {policy.budget_gpu_hours:,.2f} GPU-hours: {spent:,.2f} spent, {max(0.0, committed - spent):,.2f} "
+        f"reserved, {left:,.2f} left"
+    ]
 
 
 def print_cells(

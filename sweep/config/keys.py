@@ -35,6 +35,7 @@ class Settings:
     flop_convention: FlopConvention = FlopConvention.PALM_FULL
     exclude: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
 
 
 SETTINGS = tuple(item.name for item in dataclasses.fields(Settings))

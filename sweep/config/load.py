@@ -169,6 +169,7 @@ def _spec(request: _Request) -> SweepSpec:
         retry=tuple(Outcome(item) for item in settings.retry),
         mix_fingerprints=settings.mix_fingerprints,
         overrides=request.typed,
+        notify=settings.notify,
         policy=profiles.policy(
             request.path("policy"), request.root["policy"], budget_gpu_hours=request.root["budget"]["gpu_hours"]
         ),

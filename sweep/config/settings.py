@@ -23,7 +23,7 @@ def settings_of(root: Mapping[str, Any]) -> Settings:
     """
     names = [item.name for item in dataclasses.fields(Settings)]
     values: dict[str, Any] = {name: root[name] for name in names if root.get(name) is not None}
-    for name in ("exclude", "require"):
+    for name in ("exclude", "require", "notify"):
         values[name] = texts(root.get(name), name)
     values["retry"] = _outcomes(root.get("retry"))
     if "repeats" in values:

@@ -164,6 +164,7 @@ class SweepSpec:
         mix_fingerprints: Whether one series may span two software fingerprints.
         overrides: The overrides as typed, for the record.
         policy: What is retried, held back and allowed to cost.
+        notify: Words of a command that is told when a watched run ends; empty: nobody.
     """
 
     grid: Grid
@@ -180,3 +181,4 @@ class SweepSpec:
     mix_fingerprints: bool = False
     overrides: tuple[str, ...] = ()
     policy: Policy = field(default_factory=Policy)
+    notify: tuple[str, ...] = ()

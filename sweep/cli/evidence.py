@@ -1,0 +1,107 @@
+"""What ``status CELL`` and ``status --nodes`` show: every attempt and why it ended so; nodes and who blames them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from sweep.core.blame import evidence_of, standing
+from sweep.core.record import attempt_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from sweep.core.blame import Blame
+    from sweep.core.ledger import AttemptState, History
+    from sweep.core.sweep_file import SweepFile
+
+
+def attempts_as_json(cell_id: str, content: SweepFile, history: History) -> list[dict[str, object]]:
+    """Every attempt at a cell, with the evidence that its outcome rests on."""
+    found = []
+    for repeat in range(1, content.repeats + 1):
+        for attempt in history.of(cell_id, repeat).attempts:
+            found.append(_as_data(attempt))
+    return found
+
+
+def _as_data(attempt: AttemptState) -> dict[str, object]:
+    return {
+        "repeat": attempt.key.repeat,
+        "attempt": attempt.key.attempt,
+        "directory": str(attempt_dir(attempt.key)),
+        "submission": attempt.submission,
+        "job": attempt.job_id,
+        "reserved_at": attempt.reserved_at,
+        "ended_at": attempt.ended_at,
+        "state": "released" if attempt.released else "in flight" if attempt.in_flight else "ended",
+        "outcome": None if attempt.outcome is None else attempt.outcome.value,
+        "reason": attempt.reason,
+        "gpu_seconds": attempt.gpu_seconds,
+        "evidence": dict(attempt.evidence),
+    }
+
+
+def print_attempts(console: Console, cell_id: str, content: SweepFile, history: History) -> None:
+    """Every attempt at a cell: when, where, how it ended, and the evidence in the order in which it decides."""
+    for attempt in attempts_as_json(cell_id, content, history):
+        title = f"repeat {attempt['repeat']} attempt {attempt['attempt']}: {attempt['outcome'] or attempt['state']}"
+        console.print(f"[bold]{title}[/bold]", highlight=False)
+        for name, text in _facts(attempt):
+            if text:
+                console.print(f"  {name:<18} {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _facts(attempt: Mapping[str, object]) -> list[tuple[str, str]]:
+    evidence = attempt["evidence"]
+    assert isinstance(evidence, dict), "written as a mapping"
+    used = attempt["gpu_seconds"]
+    facts = [
+        ("why", str(attempt["reason"] or "")),
+        ("job", f"{attempt['job'] or 'unknown'} of {attempt['submission']}"),
+        ("reserved", _when(attempt["reserved_at"])),
+        ("decided", _when(attempt["ended_at"])),
+        ("used", "" if not isinstance(used, int | float) else f"{used / 3600:,.3f} GPU-hours"),
+        ("folder", str(attempt["directory"])),
+    ]
+    if not evidence:
+        return facts
+    result = "valid" if evidence.get("result") else evidence.get("result_problem") or "none"
+    state = f"{evidence.get('state') or 'unknown'} {evidence.get('state_reason') or ''}".strip()
+    return [
+        *facts,
+        ("result", str(result)),
+        ("scheduler's word", state),
+        ("nodes", ", ".join(evidence.get("nodes") or [])),
+        ("exit code", "" if evidence.get("exit_code") is None else str(evidence["exit_code"])),
+        ("blamed", ", ".join(evidence.get("blamed") or [])),
+        *(("error file", _error(error)) for error in evidence.get("errors") or []),
+    ]
+
+
+def _error(error: Mapping[str, object]) -> str:
+    who = (
+        f"node {error['node_rank']}" if error["rank"] is None else f"rank {error['rank']} on node {error['node_rank']}"
+    )
+    step = "" if error["step"] is None else f" in step {error['step']}"
+    return f"{_when(error['time'])} {who}{step}: {error['error_class']}: {error['message']}"
+
+
+def _when(value: object) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if isinstance(value, int | float) else ""
+
+
+def print_nodes(
+    console: Console, cluster: str, blames: Sequence[Blame], *, after: int, expiry_h: float, now: float
+) -> None:
+    """Nodes that attempts blame on one cluster, over all of the user's runs there."""
+    found = evidence_of(standing(blames, now=now, expiry_h=expiry_h))
+    if not found:
+        console.print(f"no node of {cluster} is blamed by any attempt of the last {expiry_h:g} hours.", highlight=False)
+        return
+    for node, cells, reason in found:
+        verdict = "[red]excluded[/red]" if cells >= after else "watched"
+        console.print(f"{node}: {verdict}, blamed by {cells} cell(s); latest: {reason}", highlight=False)
+    console.print(f"excluded: blamed by {after} or more different cells within {expiry_h:g} hours.", highlight=False)
