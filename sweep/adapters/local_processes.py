@@ -43,8 +43,7 @@ def own_process(pid: int, *, start: float, marker: str) -> psutil.Process | None
 
 
 def _is_marked(process: psutil.Process, marker: str) -> bool:
-    if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-        return False
+    # The dead that nobody has reaped yet have no environment any more.
     return process.environ().get(MARKER) == marker
 
 

@@ -103,7 +103,7 @@ def orchestrate(tmp_path: Path) -> Iterator[Callable[[Submission], subprocess.Po
 
     def start(made: Submission) -> subprocess.Popen[str]:
         script = [sys.executable, "-m", "tests.stubs.orchestrates", str(tmp_path), made.name]
-        process = subprocess.Popen(script, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(script, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
         started.append(process)
         return process
 
@@ -211,8 +211,10 @@ def test_ctrl_c_on_the_orchestrator_leaves_no_process(
     while len(list(folder.glob("ready-*"))) < 2:
         assert process.poll() is None
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    # As a terminal does: to the whole foreground group, of which the jobs are no part.
+    os.killpg(process.pid, signal.SIGINT)
     assert process.communicate(timeout=10)[0] == "closed\n"
+    assert AttemptFile.parse((folder / "attempt.json").read_text()).stopped_by == "SIGTERM"
     assert not processes_under(local.run_dir)
     assert local.report("stub.0").state == "INTERRUPTED"
 
