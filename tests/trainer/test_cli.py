@@ -170,6 +170,17 @@ def test_of_two_ranks_that_refuse_one_says_so(tmp_path: Path) -> None:
     assert_refused(done, tmp_path, "gpus_per_node=1", "this node runs 2 ranks")
 
 
+@pytest.mark.torchrun
+def test_the_rank_that_speaks_is_waited_for_though_it_comes_late(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell(gpus=2, nodes=2))
+    late = tmp_path / "late.py"
+    late.write_text(
+        "import os, time\nfrom trainer import cli\ntime.sleep(3 if os.environ['RANK'] == '0' else 0)\ncli.main()\n"
+    )
+    done = torchrun(2, str(late), "--cell", str(path), "--out", str(tmp_path))
+    assert_refused(done, tmp_path, "gpus_per_node=1")
+
+
 def test_a_rule_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
     path = write_cell(tmp_path, impossible(compile=True))
     program = (
