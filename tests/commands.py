@@ -42,6 +42,11 @@ class Shell:
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     config_dir: Path | None = None
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment, with the user's state (blame of nodes) kept below the test's own folder."""
+        return {**self.env, "XDG_STATE_HOME": str(self.folder / "state")}
+
     def command(self, *words: str) -> list[str]:
         flags = [] if self.config_dir is None else ["--config-dir", str(self.config_dir)]
         verb, rest = ([words[0]], words[1:]) if words and words[0].isalpha() else ([], words)
@@ -49,14 +54,14 @@ class Shell:
 
     def run(self, *words: str, timeout_s: float = 240) -> Ended:
         done = subprocess.run(
-            self.command(*words), cwd=self.folder, env=dict(self.env), capture_output=True, text=True, check=False,
+            self.command(*words), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
             timeout=timeout_s, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(*words), cwd=self.folder, env=dict(self.env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            self.command(*words), cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 

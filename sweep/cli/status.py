@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.blame_file import BlameFile
+from sweep.adapters.blame_file import BlameFile, blame_path
 from sweep.adapters.lease import current_holder
 from sweep.cli import evidence, views
 from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, sweep_file_of
@@ -80,7 +81,7 @@ def _attempts(asked: Arguments, content: SweepFile, history: History) -> None:
 
 
 def _nodes(asked: Arguments, content: SweepFile) -> int:
-    blames = BlameFile(content.cluster).read()
+    blames = BlameFile(blame_path(content.cluster, os.environ)).read()
     policy, now = Policy(), time.time()
     if asked.as_json:
         found = standing(blames, now=now, expiry_h=policy.bad_node_expiry_h)

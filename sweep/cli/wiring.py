@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.blame_file import BlameFile
+from sweep.adapters.blame_file import BlameFile, blame_path
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.ledger_file import LedgerFile
 from sweep.adapters.provenance import collect
@@ -77,7 +78,7 @@ def session_for(
         provenance=collect(command=command, sources=packages_root(), run_dir=path),
         new_token=lambda: uuid.uuid4().hex[:6],
         check_lease=lease.check,
-        blame=BlameFile(cluster.name),
+        blame=BlameFile(blame_path(cluster.name, os.environ)),
         policy=policy,
         canary_helps=canary_helps,
     )

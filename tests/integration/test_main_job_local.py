@@ -191,3 +191,39 @@ def test_the_analysis_needs_nothing_but_the_run_directory(shell: Shell, tmp_path
     command = [sys.executable, "-m", "analysis", str(run_dir), "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
     assert [row["status"] for row in rows(out)] == ["measured", "measured"]
+
+
+@pytest.mark.slow
+def test_a_failed_cell_shows_its_evidence_and_the_notify_command_is_told(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub", mode="error")
+    told = shell.folder / "told.json"
+    done = shell.run(*words, "nodes=1", f"notify=[tee,{told}]")
+    assert done.code == 1, done.err
+    news = json.loads(told.read_text())
+    assert news["exit_code"] == 1
+    assert "ValueError: as asked" in news["holes"][0]["reason"]
+    cell = news["holes"][0]["cell"]
+    shown = shell.run("status", cell[:8], f"run_dir={run_dir}")
+    assert shown.code == 0, shown.err
+    assert "rank 0 on node 0 in step 3: exception: ValueError: as asked" in shown.out
+    as_json = json.loads(shell.run("status", cell, "--json", f"run_dir={run_dir}").out)
+    (attempt,) = as_json["cells"][0]["attempts"]
+    assert attempt["outcome"] == "TRAINER_ERROR"
+    assert attempt["evidence"]["errors"][0]["error_class"] == "exception"
+
+
+@pytest.mark.slow
+def test_cells_can_be_cancelled_by_a_condition_and_a_budget_leaves_explained_holes(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub", seconds=3)
+    started = shell.start(*words)
+    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    asked = shell.run("cancel", "--where", "gpus > 1", f"run_dir={run_dir}")
+    assert asked.code == 0, asked.err
+    started.communicate(timeout=60)
+    assert [row["status"] for row in rows(run_dir)] == ["measured", "cancelled", "cancelled"]
+    # Five minutes of walltime: 2 and 4 GPUs cost up to 0.17 and 0.33 GPU-hours.
+    done = shell.run(*words, "retry=[CANCELLED]", "budget.gpu_hours=0.2")
+    assert done.code == 1, done.err
+    statuses = [row["status"] for row in rows(run_dir)]
+    assert statuses[:2] == ["measured", "measured"]
+    assert "budget: up to 0.33 GPU-hours" in done.err
