@@ -61,8 +61,8 @@ class Shell:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(*words), cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, stdin=subprocess.DEVNULL,
+            self.command(*words), cwd=self.folder, env=self.environment, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     def status(self, run_dir: Path) -> dict[str, object]:
@@ -72,7 +72,16 @@ class Shell:
         return found
 
 
-def stub_cluster(folder: Path, name: str, *, base: str, mode: str = "ok", seconds: float = 0, **changes: object) -> str:
+def stub_cluster(
+    folder: Path,
+    name: str,
+    *,
+    base: str,
+    mode: str = "ok",
+    seconds: float = 0,
+    environment: Mapping[str, str] | None = None,
+    **changes: object,
+) -> str:
     """Write a cluster file that runs the stub trainer instead of torchrun; gives its name."""
     (folder / "cluster").mkdir(parents=True, exist_ok=True)
     body = {
@@ -90,7 +99,7 @@ def stub_cluster(folder: Path, name: str, *, base: str, mode: str = "ok", second
         "launch": {
             "runner": "direct",
             "entry": [str(STUB)],
-            "environment": {"STUB_MODE": mode, "STUB_SECONDS": str(seconds)},
+            "environment": {"STUB_MODE": mode, "STUB_SECONDS": str(seconds), **(environment or {})},
             "rendezvous_host": "127.0.0.1",
             "local_address": "127.0.0.1",
             "stop_grace_s": 2.0,

@@ -28,10 +28,12 @@ class Bounds:
     Attributes:
         now: Unix time.
         free_tasks: Further tasks that the cluster takes of this user just now; None where it sets no limit.
+        maintenance_at: Unix time at which a known maintenance begins; None where none is known.
         canary_helps: Whether cells would otherwise go out together, and somebody stays to send the rest later.
     """
 
     now: float
+    maintenance_at: float | None = None
     free_tasks: int | None = None
     canary_helps: bool = True
 
@@ -44,6 +46,7 @@ def restrained(
     if policy.infer_oom:
         held = _without_inferred_oom(held, cells)
     held = _paused(held, history, policy)
+    held = _before_maintenance(held, history, bounds)
     held = _within_budget(held, cells, history, policy)
     held = _after_backoff(held, history, policy, bounds)
     if policy.canary and bounds.canary_helps:
@@ -120,6 +123,45 @@ def _trainer_errors(actions: Sequence[Action], history: History) -> dict[str, se
 def alike(reason: str) -> str:
     """A failure's reason without what differs between cells that failed alike: ranks, steps, other numbers."""
     return "".join("#" if letter.isdigit() else letter for letter in reason).replace("##", "#")[:200]
+
+
+# -------------------------------------------------------------------------------------------------------- maintenance
+
+_SAFETY, _START_UP_MIN = 1.5, 2
+
+
+def _before_maintenance(actions: list[Action], history: History, bounds: Bounds) -> list[Action]:
+    """Walltimes cut so that jobs can start before a maintenance, where what the cell took before says that they fit.
+
+    Slurm starts no job whose walltime reaches into a maintenance reservation, however short it would really be.
+    """
+    if bounds.maintenance_at is None:
+        return actions
+    left_min = int((bounds.maintenance_at - bounds.now) / 60) - _START_UP_MIN
+    return [_cut(action, left_min, history) if action.kind in TO_SUBMIT else action for action in actions]
+
+
+def _cut(action: Action, left_min: int, history: History) -> Action:
+    needed_min = minutes_taken(action.cell_id, history)
+    if needed_min is None or not needed_min <= left_min < action.walltime_min:
+        return action
+    return replace(
+        action,
+        walltime_min=left_min,
+        reason=f"{action.reason}; walltime cut from {action.walltime_min} to {left_min} min to end before a maintenance",
+    )
+
+
+def minutes_taken(cell_id: str, history: History) -> int | None:
+    """Minutes that a cell will hardly exceed, from the longest of its measured attempts; None before the first."""
+    taken = [
+        attempt.gpu_seconds / attempt.gpus / 60
+        for (cell, _), repeat in history.repeats.items()
+        if cell == cell_id
+        for attempt in repeat.attempts
+        if attempt.outcome is Outcome.SUCCEEDED and attempt.gpu_seconds and attempt.gpus
+    ]
+    return math.ceil(max(taken) * _SAFETY) + _START_UP_MIN if taken else None
 
 
 # ------------------------------------------------------------------------------------------------------------- budget

@@ -174,7 +174,12 @@ class Orchestrator:
             walltime_min=session.cluster.walltime_min,
             longest_walltime_min=self._site.max_walltime_min,
         )
-        bounds = Bounds(now=session.clock.now(), free_tasks=self._site.free_tasks, canary_helps=session.canary_helps)
+        bounds = Bounds(
+            now=session.clock.now(),
+            free_tasks=self._site.free_tasks,
+            maintenance_at=self._site.maintenance_at,
+            canary_helps=session.canary_helps,
+        )
         return restrained(actions, session.cells, session.history, session.policy, bounds)
 
 

@@ -355,3 +355,29 @@ def test_a_policy_that_leaves_an_outcome_open_cannot_be_made() -> None:
     rules = {outcome: rule for outcome, rule in OUTCOME_RULES.items() if outcome is not Outcome.LOST}
     with pytest.raises(ValueError, match="says nothing of LOST"):
         Policy(outcomes=rules)
+
+
+def test_a_walltime_is_cut_to_end_before_a_maintenance_where_the_cell_is_known_to_fit(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.repeats = 2
+    world.policy = replace(CALM, max_concurrent_jobs=1)
+    maintenance_at = world.clock.now() + 20 * 60
+    world.scheduler.limits = Site(maintenance_at=maintenance_at)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    world.finish(world.scheduler.live_jobs()[0])
+    orchestrator.step()
+    # A fake job takes 100 s: 2 min and a half with safety, and two to start; 18 are left of 20.
+    assert [submission.walltime_min for submission, _ in world.reporter.submissions] == [30, 18]
+
+
+def test_a_walltime_is_left_alone_where_the_cell_may_not_fit_before_the_maintenance(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.repeats = 2
+    world.policy = replace(CALM, max_concurrent_jobs=1)
+    world.scheduler.limits = Site(maintenance_at=world.clock.now() + 4 * 60)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    world.finish(world.scheduler.live_jobs()[0])
+    orchestrator.step()
+    assert [submission.walltime_min for submission, _ in world.reporter.submissions] == [30, 30]
