@@ -145,11 +145,8 @@ def _cut(action: Action, left_min: int, history: History) -> Action:
     needed_min = minutes_taken(action.cell_id, history)
     if needed_min is None or not needed_min <= left_min < action.walltime_min:
         return action
-    return replace(
-        action,
-        walltime_min=left_min,
-        reason=f"{action.reason}; walltime cut from {action.walltime_min} to {left_min} min to end before a maintenance",
-    )
+    cut = f"walltime cut from {action.walltime_min} to {left_min} min to end before a maintenance"
+    return replace(action, walltime_min=left_min, reason=f"{action.reason}; {cut}")
 
 
 def minutes_taken(cell_id: str, history: History) -> int | None:

@@ -1,0 +1,97 @@
+"""Inferred out-of-memory, likeness of failures, blame: the pure parts of what holds attempts back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweep.core.attempt import Outcome
+from sweep.core.blame import Blame, bad_nodes, evidence_of, excludable, standing
+from sweep.core.cell import Cell, Parallelism, Precision, Schedule
+from sweep.core.restraint import alike, needs_no_less_memory
+from tests.fakes import tiny_cell
+
+BASE = tiny_cell(nodes=2, micro_batch=2, global_batch=4)
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (replace(BASE, micro_batch=4, global_batch=8), True),
+        (replace(BASE, seq_len=64), True),
+        (replace(BASE, micro_batch=1), False),
+        (replace(BASE, seq_len=64, micro_batch=1), False),
+        (replace(BASE, seq_len=64, precision=Precision.BF16), False),
+        (replace(BASE, seq_len=64, reshard_after_forward=True), False),
+        (replace(BASE, seq_len=64, parallelism=Parallelism(dp_replicate=2)), False),
+        (replace(BASE, seq_len=64, device="h100-80gb-sxm"), False),
+        (replace(BASE, seq_len=64, nodes=4, parallelism=Parallelism(dp_shard=4)), False),
+    ],
+)
+def test_only_the_same_layout_with_no_smaller_a_batch_and_sequence_needs_no_less_memory(
+    cell: Cell, expected: bool
+) -> None:
+    assert needs_no_less_memory(cell, BASE) is expected
+
+
+def test_with_a_pipeline_fewer_micro_batches_in_flight_may_need_less() -> None:
+    layout = Parallelism(pp=2, schedule=Schedule.GPIPE)
+    many = tiny_cell(nodes=2, parallelism=layout, micro_batch=1, global_batch=8)
+    few = replace(many, global_batch=4, seq_len=64)
+    assert not needs_no_less_memory(few, many)
+    assert needs_no_less_memory(replace(many, seq_len=64), many)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
+def test_needing_no_less_is_a_partial_order(micro_a: int, seq_a: int, micro_b: int, seq_b: int) -> None:
+    one = replace(BASE, micro_batch=micro_a, seq_len=32 * seq_a)
+    other = replace(BASE, micro_batch=micro_b, seq_len=32 * seq_b)
+    both = needs_no_less_memory(one, other) and needs_no_less_memory(other, one)
+    assert both == (one == other)
+    assert needs_no_less_memory(one, one)
+
+
+def test_failures_are_alike_whatever_their_ranks_and_numbers() -> None:
+    assert alike("rank 0 in step 3: KeyError: 'x'") == alike("rank 12 in step 45: KeyError: 'x'")
+    assert alike("rank 0: KeyError: 'x'") != alike("rank 0: KeyError: 'y'")
+
+
+def _blame(node: str, cell: str, time: float = 1000.0) -> Blame:
+    return Blame(node=node, time=time, cell_id=cell, run="r", outcome=Outcome.NODE_FAIL, reason="NODE_FAIL")
+
+
+def test_one_cell_that_fails_everywhere_proves_nothing_about_a_node() -> None:
+    blames = [_blame("n1", "a"), _blame("n1", "a"), _blame("n2", "a"), _blame("n2", "b")]
+    assert bad_nodes(blames, now=1001.0, after=2, expiry_h=1.0) == ("n2",)
+
+
+def test_blame_expires() -> None:
+    blames = [_blame("n1", "a"), _blame("n1", "b", time=1000.0 + 3600)]
+    assert bad_nodes(blames, now=1000.0 + 3599, after=2, expiry_h=1.0) == ("n1",)
+    assert bad_nodes(blames, now=1000.0 + 3600, after=2, expiry_h=1.0) == ()
+    assert list(standing(blames, now=1000.0 + 3600, expiry_h=1.0)) == ["n1"]
+
+
+def test_the_evidence_shows_the_latest_reason_and_the_number_of_cells() -> None:
+    later = replace(_blame("n1", "b", time=2000.0), reason="Xid 79", outcome=Outcome.DEVICE_ERROR)
+    assert evidence_of(standing([_blame("n1", "a"), later], now=2001.0, expiry_h=1.0)) == [
+        ("n1", 2, "DEVICE_ERROR: Xid 79")
+    ]
+
+
+def test_blame_survives_its_file_and_damage_is_an_error() -> None:
+    assert Blame.parse(_blame("n1", "a").render()) == _blame("n1", "a")
+    for line in ("", "{", "[]", '{"node": "n1"}', '{"node": "n1", "time": "soon", "cell_id": "a"}'):
+        with pytest.raises(ValueError):  # noqa: PT011 - any damage will do, whatever it is called
+            Blame.parse(line)
+
+
+def test_only_known_nodes_are_excluded_and_enough_are_left() -> None:
+    known = {"n1", "n2", "n3"}
+    assert excludable(("n2", "gone", "n2"), known=known, needed=2) == ("n2",)
+    assert excludable(("n3", "n1"), known=known, needed=2) == ("n3",), "the first named is the most important"
+    assert excludable(("n1",), known=known, needed=3) == ()
+    assert excludable(("n1",), known=(), needed=1) == (), "a cluster that cannot be asked excludes nothing"
