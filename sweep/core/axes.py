@@ -27,7 +27,7 @@ AUTO = "auto"
 DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 LAYOUT = (*DEGREES, "schedule", "virtual_stages", "async_tp", "sequence_parallel")
 """Axes of the layout, by the names of the fields of :class:`sweep.core.cell.Parallelism`."""
-OF_CELL = (
+_OF_CELL = (
     "nodes",
     "gpus_per_node",
     "device",
@@ -38,7 +38,6 @@ OF_CELL = (
     "activation_checkpointing",
     "reshard_after_forward",
 )
-"""Axes that are fields of :class:`sweep.core.cell.Cell`."""
 SETTINGS = tuple(f"trainer.{item.name}" for item in fields(TrainerSettings))
 """Axes of the trainer's settings, by their dotted names."""
 _DEFAULTS: Mapping[str, AxisValue] = {
@@ -58,7 +57,7 @@ _DEFAULTS: Mapping[str, AxisValue] = {
     "reshard_after_forward": False,
     **{f"trainer.{name}": value for name, value in asdict(TrainerSettings()).items()},
 }
-AXES: tuple[str, ...] = ("nodes", "gpus_per_node", "device", "model", "seq_len", *BatchKind, *LAYOUT, *OF_CELL[4:])
+AXES: tuple[str, ...] = ("nodes", "gpus_per_node", "device", "model", "seq_len", *BatchKind, *LAYOUT, *_OF_CELL[4:])
 """Every axis but the trainer's settings, in the order in which tables show them."""
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweep.core.axes import AUTO, DEGREES, LAYOUT, OF_CELL, SETTINGS, GridError, axis_default
+from sweep.core.axes import AUTO, DEGREES, LAYOUT, SETTINGS, GridError, axis_default
 from sweep.core.cell import AxisValue, BatchKind, BatchRule, Cell, Parallelism, TrainerSettings
 from sweep.core.conditions import Condition, ConditionError
 from sweep.core.rules import Violation, first_violation
@@ -20,26 +19,22 @@ if TYPE_CHECKING:
     from sweep.core.model import ModelShape
 
 _of_layout = operator.itemgetter(*LAYOUT)
-_of_cell = operator.itemgetter(*OF_CELL)
 DERIVED = ("gpus", "n_params", "global_batch")
 """Names that conditions may use besides the axes."""
 LEFT_OUT = ("exclude", "require")
 """Rules of rejections that are a grid's own choice; every other one says that the combination is impossible."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     """What a combination comes to without the trainer's settings.
 
     Attributes:
-        seen: What conditions see: the axes with ``auto`` settled, and the derived names; empty without conditions.
-        fields: Fields of the cell but for ``trainer``; empty where a rule is broken.
         cell: The cell with the trainer's defaults, or the rule that is broken.
+        seen: What conditions see: the axes with ``auto`` settled, and the derived names; empty without conditions.
     """
 
-    seen: Mapping[str, object]
-    fields: Mapping[str, Any]
     cell: Cell | Violation
+    seen: Mapping[str, object]
 
 
 class Resolver:
@@ -99,7 +94,7 @@ class Resolver:
         if not self._settings_names or isinstance(layout.cell, Violation):
             return layout.cell
         trainer = _trainer_settings(*((name[8:], axes[name]) for name in self._settings_names))
-        return trainer if isinstance(trainer, Violation) else Cell(**layout.fields, trainer=trainer)
+        return trainer if isinstance(trainer, Violation) else _with_settings(layout.cell, trainer)
 
     def _resolve_layout(self, *layout: AxisValue) -> _Layout:
         values: dict[str, Any] = dict(zip(self._layout_names, layout, strict=True))
@@ -114,14 +109,13 @@ class Resolver:
             seen = {**values, kind: _exact(values[kind])}
             seen |= {"gpus": gpus, "n_params": shape.n_params, "global_batch": batch}
             if not self._asks_settings and (left_out := self._left_out(seen)):
-                return _Layout(seen=seen, fields={}, cell=left_out)
+                return _Layout(left_out, seen)
         if isinstance(parallelism, Violation):
-            return _Layout(seen=seen, fields={}, cell=parallelism)
+            return _Layout(parallelism, seen)
         if not isinstance(batch, int):
-            return _Layout(seen=seen, fields={}, cell=_broken_batch(kind, values, gpus, batch))
-        fields = _cell_fields(values, shape, parallelism, batch)
-        cell = Cell(**fields, trainer=_DEFAULT_TRAINER)
-        return _Layout(seen=seen, fields=fields, cell=first_violation(cell) or cell)
+            return _Layout(_broken_batch(kind, values, gpus, batch), seen)
+        cell = _cell(values, shape, parallelism, batch)
+        return _Layout(first_violation(cell) or cell, seen)
 
     def _left_out(self, seen: Mapping[str, object]) -> Violation | None:
         # A condition on a degree that auto could not settle is not asked: the combination is rejected for that.
@@ -190,13 +184,43 @@ def _trainer_settings(*pairs: tuple[str, Any]) -> TrainerSettings | Violation:
         return Violation(rule="values", reason=str(error))
 
 
-def _cell_fields(
-    values: Mapping[str, Any], shape: ModelShape, parallelism: Parallelism, global_batch: int
-) -> dict[str, Any]:
-    """Every field of a cell but the trainer's settings."""
-    fields: dict[str, Any] = dict(zip(OF_CELL, _of_cell(values), strict=True))
-    if fields["micro_batch"] is None:
+def _cell(values: Mapping[str, Any], shape: ModelShape, parallelism: Parallelism, global_batch: int) -> Cell:
+    """The cell with the trainer's default settings."""
+    micro_batch = values["micro_batch"]
+    if micro_batch is None:
         # One micro-batch without a pipeline, single sequences with one; what does not divide fails its own rule.
-        fields["micro_batch"] = 1 if parallelism.pp > 1 else max(1, global_batch // parallelism.data_ranks)
-    fields["model"], fields["parallelism"], fields["global_batch"] = shape, parallelism, global_batch
-    return fields
+        micro_batch = 1 if parallelism.pp > 1 else max(1, global_batch // parallelism.data_ranks)
+    return Cell(
+        model=shape,
+        device=values["device"],
+        nodes=values["nodes"],
+        gpus_per_node=values["gpus_per_node"],
+        parallelism=parallelism,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        seq_len=values["seq_len"],
+        precision=values["precision"],
+        compile=values["compile"],
+        activation_checkpointing=values["activation_checkpointing"],
+        reshard_after_forward=values["reshard_after_forward"],
+        trainer=_DEFAULT_TRAINER,
+    )
+
+
+def _with_settings(cell: Cell, trainer: TrainerSettings) -> Cell:
+    # dataclasses.replace takes three times as long, and a grid may have 100,000 cells of few layouts.
+    return Cell(
+        model=cell.model,
+        device=cell.device,
+        nodes=cell.nodes,
+        gpus_per_node=cell.gpus_per_node,
+        parallelism=cell.parallelism,
+        global_batch=cell.global_batch,
+        micro_batch=cell.micro_batch,
+        seq_len=cell.seq_len,
+        precision=cell.precision,
+        compile=cell.compile,
+        activation_checkpointing=cell.activation_checkpointing,
+        reshard_after_forward=cell.reshard_after_forward,
+        trainer=trainer,
+    )
