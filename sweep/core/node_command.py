@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MARKER = "SWEEP_ATTEMPT"
 """Variable that every process of an attempt inherits; by it they are found when their launcher is gone."""
+NODE_RANK = "SWEEP_NODE_RANK"
+"""Variable with the node's place in the job's node list; torchrun's GROUP_RANK differs: it sorts nodes by address."""
 
 # What an enclosing torchrun leaves, beyond what a job inherits: PET_NNODES is the default of --nnodes, and so on.
 _TORCHRUN = re.compile(r"^PET_")
@@ -141,7 +143,7 @@ class Node:
         clean = scrubbed(environ)
         kept = {name: value for name, value in environ.items() if name in clean or name.startswith("SLURM_")}
         made = {name: value for name, value in kept.items() if not _TORCHRUN.match(name)}
-        made |= {"PYTHONUNBUFFERED": "1", **launch.environment, "PYTHONSAFEPATH": "1"}
+        made |= {"PYTHONUNBUFFERED": "1", **launch.environment, "PYTHONSAFEPATH": "1", NODE_RANK: str(self.node_rank)}
         paths = (self.submission.sources_dir, *made.get("PYTHONPATH", "").split(os.pathsep))
         made["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
         made.setdefault(MARKER, f"{self.rendezvous_id}@{self.submission.name}")

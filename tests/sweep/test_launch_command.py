@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sweep.core.attempt import AttemptKey
-from sweep.core.node_command import MARKER, Node
+from sweep.core.node_command import MARKER, NODE_RANK, Node
 from sweep.core.spec import LaunchSpec, Runner
 from sweep.core.submission import Submission
 
@@ -150,6 +150,10 @@ def test_threads_that_are_set_are_kept() -> None:
         environment(node(LaunchSpec(environment={"OMP_NUM_THREADS": "5"})), {"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"]
         == "5"
     )
+
+
+def test_ranks_can_tell_which_node_of_the_list_they_are_on() -> None:
+    assert [environment(node(node_rank=rank))[NODE_RANK] for rank in (0, 1)] == ["0", "1"]
 
 
 def test_every_attempt_has_a_mark_and_one_that_is_given_is_kept() -> None:

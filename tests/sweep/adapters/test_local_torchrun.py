@@ -13,6 +13,7 @@ import pytest
 
 from sweep.adapters.local import LocalScheduler
 from sweep.core.attempt import JobReport, Phase
+from sweep.core.node_command import NODE_RANK
 from sweep.core.record import CELL_FILE, Result, attempt_dir
 from sweep.core.spec import LaunchSpec, Runner
 from tests.stubs.jobs import cluster, key, processes_under, stub_launch, submission
@@ -85,12 +86,13 @@ def test_a_killed_rank_ends_the_job(tmp_path: Path, scheduler: LocalScheduler) -
     made = submission(tmp_path, adds_up(sleep_s=300), nodes=2)
     (job_id,) = scheduler.submit(made)
     wait_for_ranks(scheduler, made, job_id)
-    ranks = [each for each in processes_under(tmp_path) if each.environ().get("RANK") == "1"]
-    assert len(ranks) == 1
-    ranks[0].kill()
+    # Which of the nodes has rank 1 is torchrun's choice: it sorts its agents by address and process id.
+    (rank,) = [each for each in processes_under(tmp_path) if each.environ().get("RANK") == "1"]
+    node = rank.environ()[NODE_RANK]
+    rank.kill()
     # The other rank sleeps and would never notice: the job's end is what ends it.
     report = end_of(scheduler, job_id, within_s=30)
-    assert (report.state, report.reason) == ("FAILED", "node 1 ended with exit code 1")
+    assert (report.state, report.reason) == ("FAILED", f"node {node} ended with exit code 1")
     assert not processes_under(tmp_path)
 
 
