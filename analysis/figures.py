@@ -76,10 +76,13 @@ def write_figures(table: Table, out: Path) -> list[Path]:
         figure = draw(table)
         if figure is None:
             return []
+        # Laid out once for all formats: it costs as much as drawing.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         written = []
         for suffix, metadata in _METADATA.items():
             content = io.BytesIO()
-            figure.savefig(content, format=suffix, dpi=300, bbox_inches="tight", pad_inches=0.03, metadata=metadata)
+            figure.savefig(content, format=suffix, dpi=300, metadata=metadata)
             path = figure_path(table, out, suffix)
             write_file(path, content.getvalue())
             written.append(path)
@@ -292,7 +295,9 @@ def _bars(table: Table) -> Figure:
     rows = [row for row in table.rows if id(row) in kept]
     colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(_by_series(rows))}
     values = [row.number("tokens_per_s_per_gpu") or 0.0 for row in rows]
-    figure = Figure(figsize=(_WIDTH_IN, 0.8 + 0.2 * len(rows)), layout="constrained")
+    names = [textwrap.fill(_configuration(table, row), 30) for row in rows]
+    height = 0.8 + len(rows) * max(0.2, 0.13 * max(name.count("\n") + 1 for name in names))
+    figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
     axis: Axes = figure.subplots()
     bounds = [_bounds(row, "tokens_per_s_per_gpu") for row in rows]
     bars = axis.barh(
@@ -318,13 +323,13 @@ def _bars(table: Table) -> Figure:
             fontsize=6,
             color="black" if value else _GREY,
         )
-    axis.set_yticks(range(len(rows)), [_configuration(table, row) for row in rows])
+    axis.set_yticks(range(len(rows)), names)
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_xlim(0, 1.22 * max(values))
     axis.grid(visible=False, axis="y")
     axis.set_xlabel("tokens/s/GPU (labels: share of the baseline's)" if any(labels) else "tokens/s/GPU")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axis.set_title(textwrap.fill(", ".join(table.varied), 60), loc="left", fontsize=6.5)
+    axis.set_title(textwrap.fill(", ".join(table.varied), 48), loc="left", fontsize=6.5)
     is_cut = len(rows) < len(table.rows)
     _footnote(figure, table, rows, f"the best {len(rows)} of {len(table.rows)} configurations" if is_cut else "")
     return figure

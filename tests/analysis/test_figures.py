@@ -227,3 +227,24 @@ def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
     assert b"CreationDate" not in contents[0][1]
     assert contents[0][0].startswith(b"\x89PNG")
+
+
+def test_long_names_of_configurations_are_wrapped_so_that_bars_have_room(tmp_path: Path) -> None:
+    run = RunDir(
+        tmp_path,
+        kind=SeriesKind.FREE,
+        axes={
+            "nodes": (1, 2),
+            "model": ("tiny", "small"),
+            "seq_len": (1024, 2048),
+            "precision": ("bf16", "fp32"),
+            "activation_checkpointing": ("none", "full"),
+            "trainer.lr": (0.0001, 0.0002),
+            "trainer.weight_decay": (0.01, 0.02),
+        },
+        baseline={},
+    )
+    run.measure([0.1] * 20, axes=run.sweep.points[0].axes)
+    (axis,) = drawn(run).axes
+    assert all("\n" in text.get_text() for text in axis.get_yticklabels())
+    assert axis.get_position().width > 0.4
