@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm_commands import CommandTimeoutError, SlurmCommands, argument_chunks
 from sweep.adapters.slurm_script import check_site
+from sweep.adapters.slurm_site import SlurmSite, is_hopeless
 from sweep.adapters.slurm_text import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -21,13 +22,13 @@ from sweep.adapters.slurm_text import (
     read_squeue,
 )
 from sweep.core.attempt import ABSENT, Outcome, Phase, slurm_state
-from sweep.core.site import UNLIMITED, Site
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from sweep.core.attempt import JobReport
+    from sweep.core.site import Site
     from sweep.core.spec import SlurmSpec
     from sweep.core.submission import Submission
 
@@ -66,6 +67,7 @@ class SlurmScheduler:
         self._commands = commands or SlurmCommands(os.environ)
         self._commands.require("sbatch", "squeue", "scancel", *(["sacct"] if spec.sacct else []))
         self._python = python
+        self._site = SlurmSite(spec, self._commands, self._user)
 
     @property
     def keeps_jobs(self) -> bool:
@@ -146,16 +148,16 @@ class SlurmScheduler:
             raise
 
     def site(self) -> Site:
-        """What the cluster allows just now."""
-        return UNLIMITED
+        """What the cluster allows just now, as far as it says; what it is set to is asked for every ten minutes."""
+        return self._site.site()
 
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Of these nodes, those that are out of service."""
-        return {}
+        """Of these nodes, those that are down, drained, failing or silent, with Slurm's state and reason."""
+        return self._site.unhealthy(nodes)
 
     def is_hopeless(self, report: JobReport) -> bool:
         """Whether a waiting job's reason is one that no waiting cures."""
-        return False
+        return is_hopeless(report)
 
     def outcome_of(self, report: JobReport) -> Outcome | None:
         """What the state's word means, where it is specific.

@@ -76,7 +76,7 @@ def sbatch_parameters(submission: Submission, spec: SlurmSpec) -> dict[str, Any]
         "account": spec.account,
         "qos": spec.qos,
         "constraint": spec.constraint,
-        "exclude": spec.exclude,
+        "exclude": excluded(submission, spec),
         "mem": spec.mem,
         "cpus_per_task": spec.cpus_per_task,
         "exclusive": spec.exclusive or None,
@@ -96,6 +96,12 @@ def sbatch_parameters(submission: Submission, spec: SlurmSpec) -> dict[str, Any]
         "wckey": None,  # submitit's own, which a cluster that enforces wckeys refuses
         "additional_parameters": _further(submission, spec),
     }
+
+
+def excluded(submission: Submission, spec: SlurmSpec) -> str | None:
+    """Nodes to keep away from: those that the site's settings name, and those that the submission does."""
+    named = (spec.exclude, spec.sbatch.get("exclude"), *submission.exclude)
+    return ",".join(dict.fromkeys(str(name) for name in named if name)) or None
 
 
 def signal_delay_s(submission: Submission, spec: SlurmSpec) -> int:
@@ -120,7 +126,8 @@ def _gpus(submission: Submission, flag: GpuFlag) -> dict[str, Any]:
 def _further(submission: Submission, spec: SlurmSpec) -> dict[str, Any]:
     """Options that submitit has no parameter for; the site's own come last and win."""
     ours = {"no-requeue": True, "output": log_pattern(submission), "reservation": spec.reservation}
-    theirs = {name.replace("_", "-"): value for name, value in spec.sbatch.items()}
+    # exclude is in the parameters already, together with the submission's own: a second one would replace it.
+    theirs = {name.replace("_", "-"): value for name, value in spec.sbatch.items() if name != "exclude"}
     return {name: value for name, value in {**ours, **theirs}.items() if value is not None and value is not False}
 
 

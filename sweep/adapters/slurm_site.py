@@ -1,0 +1,202 @@
+"""What a Slurm cluster allows just now, asked of scontrol, sacctmgr, squeue and sinfo, and what no waiting cures."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import time
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from sweep.adapters.slurm_limits import (
+    Facts,
+    asked_of,
+    enforces_limits,
+    maintenance_at,
+    max_array_tasks,
+    max_walltime_min,
+    option,
+    submit_limits,
+    used_of,
+)
+from sweep.adapters.slurm_site_text import (
+    ACCOUNT_FORMAT,
+    NODE_FORMAT,
+    QOS_FORMAT,
+    QUEUE_FORMAT,
+    USER_FORMAT,
+    Queued,
+    read_accounts,
+    read_associations,
+    read_config,
+    read_partitions,
+    read_qos,
+    read_queue,
+    read_reservations,
+    read_unhealthy,
+)
+from sweep.core.attempt import Phase
+from sweep.core.site import Site
+from sweep.ports import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from sweep.adapters.slurm_commands import SlurmCommands
+    from sweep.adapters.slurm_limits import Asked
+    from sweep.core.attempt import JobReport
+    from sweep.core.spec import SlurmSpec
+
+FRESH_S = 600.0
+"""Seconds for which settings, limits and reservations are taken as they were."""
+ASK_AGAIN_S = 60.0
+"""Seconds after which they are asked for again where some could not be had."""
+
+HOPELESS: tuple[tuple[str, str], ...] = (
+    (r"PartitionTimeLimit", "the walltime is above the partition's MaxTime"),
+    (r"PartitionNodeLimit", "the nodes asked for are more or fewer than the partition allows"),
+    (r"PartitionConfig", "the partition's settings do not allow what is asked for"),
+    (r"BadConstraints", "no node can ever be what is asked for"),
+    (r"AccountNotAllowed", "the partition does not take the account"),
+    (r"QOSNotAllowed", "the partition does not take the QOS"),
+    (r"Job's (account|QOS) not permitted to use this partition", "as the two before, in squeue's sentence for them"),
+    (r"InvalidAccount", "the account does not exist any more, or not for this user"),
+    (r"InvalidQOS", "the QOS does not exist any more, or not for this user"),
+    (r"(QOS|Assoc)Max\w+PerJob(Limit)?", "the job alone is above a limit on each job (walltime, nodes, GPUs ...)"),
+    (r"(QOS|Assoc)Max\w+PerNode(Limit)?", "the job asks for more of each node than a limit allows"),
+    (r"QOSMin\w+", "the job is smaller than the QOS wants its jobs"),
+    (r"MaxMemPerLimit", "the memory asked for is above MaxMemPerCPU or MaxMemPerNode"),
+    (r"ReservationDeleted", "the reservation was deleted, and the job is held"),
+    (r"DependencyNeverSatisfied", "what the job depends on has failed"),
+)
+"""Reasons for which a job waits that no waiting cures, each with what it means.
+
+The words are those of Slurm's job reason codes page (slurm.schedmd.com/job_reason_codes.html) and of
+``job_reason_string()`` in its source. Seen with Slurm 22.05 on jobs that waited for nothing: PartitionTimeLimit,
+PartitionNodeLimit, InvalidQOS, QOSMaxWallDurationPerJobLimit, QOSMaxNodePerJobLimit, QOSMinCpuNotSatisfied, and the
+two sentences, which squeue prints in the place of AccountNotAllowed and QOSNotAllowed.
+
+Not here, because they pass: what waits for others (Priority, Resources, Reservation, JobArrayTaskLimit, Licenses),
+limits that are used up for now (``...PerUser...``, ``...PerAccount...``, ``...Grp...``, MaxJobs, MaxSubmit), what
+somebody can set right meanwhile (PartitionDown, PartitionInactive, ReqNodeNotAvail, "Nodes required for job are DOWN,
+DRAINED or reserved", JobHeldUser, JobHeldAdmin), and every word that is not known.
+"""
+_HOPELESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HOPELESS))
+_WORD = re.compile(r"\w+")
+
+
+def is_hopeless(report: JobReport) -> bool:
+    """Whether a waiting job's reason is one that no waiting cures."""
+    if report.phase is not Phase.PENDING:
+        return False
+    match = _HOPELESS.match(report.reason.strip())
+    # A longer word is another reason: only the whole of it counts.
+    return match is not None and not _WORD.match(report.reason.strip(), match.end())
+
+
+class SlurmSite:
+    """Asks one cluster what it allows one user.
+
+    Args:
+        spec: The site's settings.
+        commands: Runs Slurm's commands.
+        user: Name or number of the user.
+        now: Gives Unix time.
+    """
+
+    def __init__(
+        self, spec: SlurmSpec, commands: SlurmCommands, user: str, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._spec, self._commands, self._user, self._now = spec, commands, user, now
+        self._facts, self._good_until = Facts(), float("-inf")
+
+    def site(self) -> Site:
+        """Limits and facts; what cannot be asked is None."""
+        facts = self.facts()
+        asked = asked_of(self._spec, facts)
+        return Site(
+            max_array_tasks=max_array_tasks(facts),
+            free_tasks=self._free_tasks(asked, facts),
+            max_walltime_min=max_walltime_min(asked, facts),
+            nodes=asked.nodes,
+            maintenance_at=maintenance_at(asked, facts, own=option(self._spec, "reservation"), now=self._now()),
+        )
+
+    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """Of these nodes, those out of service, with state and reason, by one call."""
+        rows = self._ask(["sinfo", "-N", "-h", "-o", NODE_FORMAT]) if nodes else ""
+        return {node: said for node, said in read_unhealthy(rows or "").items() if node in nodes}
+
+    def facts(self) -> Facts:
+        """What the cluster says of itself, at most FRESH_S old; what cannot be asked now stays as it was."""
+        if self._now() < self._good_until:
+            return self._facts
+        new = self._ask_facts()
+        known = {item.name: getattr(new, item.name) for item in fields(Facts) if getattr(new, item.name) is not None}
+        is_whole = len(known) == len(fields(Facts))
+        self._facts = replace(self._facts, **known)
+        self._good_until = self._now() + (FRESH_S if is_whole else ASK_AGAIN_S)
+        return self._facts
+
+    def _ask_facts(self) -> Facts:
+        config = self._read(read_config, "scontrol", "show", "config")
+        if config is None:
+            # A controller that is away makes each question take its time-out: one is enough.
+            return Facts()
+        facts = Facts(
+            config=config,
+            partitions=self._read(read_partitions, "scontrol", "-o", "show", "partition"),
+            reservations=self._read(read_reservations, "scontrol", "-o", "show", "reservation"),
+        )
+        if not enforces_limits(facts):
+            # Then nothing that sacctmgr says holds a job back, and there may be no database to ask.
+            return replace(facts, associations=(), accounts=(), qos={})
+        name = _name_of(self._user)
+        show = ("sacctmgr", "-n", "-P", "show")
+        if name is None:
+            return facts
+        return replace(
+            facts,
+            associations=self._read(
+                read_associations, *show, "user", "where", f"name={name}", "withassoc", f"format={USER_FORMAT}"
+            ),
+            # No user: the accounts' own rows.
+            accounts=self._read(read_accounts, *show, "assoc", "where", "user=", f"format={ACCOUNT_FORMAT}"),
+            qos=self._read(read_qos, *show, "qos", f"format={QOS_FORMAT}"),
+        )
+
+    def _free_tasks(self, asked: Asked, facts: Facts) -> int | None:
+        limits = submit_limits(asked, facts)
+        own = self._queue("-u", self._user) if any(not limit.of_everyone for limit in limits) else None
+        everyone = self._queue() if any(limit.of_everyone for limit in limits) else None
+        free = []
+        for limit in limits:
+            queue = everyone if limit.of_everyone else own
+            if queue is not None:
+                free.append(max(0, limit.most - used_of(limit, queue, facts.partitions or ())))
+        return min(free, default=None)
+
+    def _queue(self, *whose: str) -> list[Queued] | None:
+        text = self._ask(["squeue", "--array", "-h", *whose, "-o", QUEUE_FORMAT])
+        return None if text is None else read_queue(text)
+
+    def _read(self, read: Callable[[str], Any], *command: str) -> Any:
+        """What was read of the answer, of the type that ``read`` gives; None where there is none."""
+        text = self._ask(command)
+        return None if text is None else read(text)
+
+    def _ask(self, command: Collection[str]) -> str | None:
+        try:
+            return self._commands.ask([*command])
+        except SchedulerError:
+            return None
+
+
+def _name_of(user: str) -> str | None:
+    """Sacctmgr takes names only."""
+    if not user.isdecimal():
+        return user
+    try:
+        return pwd.getpwuid(int(user)).pw_name
+    except (KeyError, OverflowError):
+        return None
