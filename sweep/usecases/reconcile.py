@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from sweep.core.attempt import RankError, Verdict
     from sweep.core.record import AttemptFile
+    from sweep.core.submission import Submission
     from sweep.usecases.session import Session
 
 _LOOK_UP_GRACE_S = 60.0
@@ -252,7 +253,7 @@ class Reconciler:
         for name in sorted(unknown):
             try:
                 submission = self._session.run_dir.submission(name)
-                jobs = self._session.scheduler.find(submission)
+                jobs = self._session.scheduler.find(submission) or self._jobs_that_began(submission)
             except (OSError, RecordError) as error:
                 self._session.reporter.note(f"submission {name} cannot be looked up: its file is damaged ({error})")
                 continue
@@ -266,6 +267,19 @@ class Reconciler:
                 reason = "it never reached the scheduler"
                 self._session.record(Released(time=self._session.clock.now(), submission=name, reason=reason))
                 self._session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
+
+    def _jobs_that_began(self, submission: Submission) -> tuple[str, ...] | None:
+        """Ids by what the jobs themselves have written: a scheduler without accounting soon forgets what is over."""
+        for index, key in enumerate(submission.tasks):
+            launched = self._session.run_dir.attempt_file(key)
+            if launched is None:
+                continue
+            if len(submission.tasks) == 1:
+                return (launched.job_id,)
+            base, _, task = launched.job_id.rpartition("_")
+            if base and task == str(index):
+                return tuple(f"{base}_{number}" for number in range(len(submission.tasks)))
+        return None
 
     def _never_arrived(self, name: str) -> bool:
         grace_s = min(_LOOK_UP_GRACE_S, self._session.cluster.lost_after_s) if self._session.scheduler.keeps_jobs else 0

@@ -5,9 +5,10 @@ import pytest
 from sweep.core.attempt import ErrorClass, Outcome, RankError
 from sweep.core.ledger import CancelRequested, Ended, Refused, Released, Reserved, Submitted
 from sweep.core.plan import ActionKind
+from sweep.core.record import AttemptFile
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 from sweep.usecases.orchestrate import exit_code
-from tests.fakes import Crash, tiny_cell
+from tests.fakes import Crash, result_of, tiny_cell
 from tests.sweep.usecases.conftest import CLUSTER, World
 
 from sweep.core.cell import cell_id  # isort: skip
@@ -346,6 +347,31 @@ def test_a_crash_between_sbatch_and_the_recording_of_its_job_id_is_healed_by_the
     assert len(world.scheduler.keys) == 1
     world.finish(next(iter(world.scheduler.keys)))
     assert exit_code(heir.step()) == 0
+
+
+@pytest.mark.parametrize(("cells", "began_as"), [(1, "77"), (3, "77_1")])
+def test_a_job_that_the_scheduler_has_forgotten_is_known_by_what_it_has_written_itself(
+    world: World, cells: int, began_as: str
+) -> None:
+    """No accounting, and the crash between sbatch and its record was long ago."""
+    made = [tiny_cell(seq_len=32 * number) for number in range(1, cells + 1)]
+    world.cells = {cell_id(cell): cell for cell in made}
+    world.scheduler.submit_error = Crash()
+    with pytest.raises(Crash):
+        world.orchestrator().step()
+    world.scheduler.submit_error = None
+    (submission,) = world.run_dir.submissions.values()
+    for index, key in enumerate(submission.tasks):
+        world.run_dir.results[key] = result_of(key)
+        if began_as.endswith(f"_{index}") or cells == 1:
+            world.run_dir.attempt_files[key] = AttemptFile(
+                key=key, job_id=began_as, restart=0, hosts=("node1",), pid=5, started_at=1.0, ended_at=2.0, exit_code=0
+            )
+    heir = world.orchestrator()
+    assert exit_code(heir.step()) == 0
+    assert world.scheduler.keys == {}, "nothing is run a second time"
+    (submitted,) = _events(world, Submitted)
+    assert submitted.jobs == (("77",) if cells == 1 else ("77_0", "77_1", "77_2"))
 
 
 def test_a_submission_whose_ledger_line_was_lost_is_won_back_from_its_file(world: World) -> None:
