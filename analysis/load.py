@@ -256,7 +256,7 @@ class _Reader:
         result = Result.parse(text, expected=self.files.key)
         if result.restart != restart:
             raise RecordError(f"result.json is that of restart {result.restart}, not of {restart}")
-        _check_against(result, self.cell)
+        result.check_against(self.cell)
         return result
 
     def _step_times(self, path: PurePosixPath, result: Result) -> FloatArray:
@@ -290,22 +290,6 @@ def _window_times(lines: list[str]) -> tuple[list[float], list[str]]:
         if not step.is_warmup:
             times.append(step.step_time_s)
     return times, damaged
-
-
-def _check_against(result: Result, cell: Cell) -> None:
-    """Refuse a result of another experiment than the cell asks for.
-
-    Raises:
-        RecordError: If ranks, tokens or parameters are not the cell's.
-    """
-    wanted = {
-        "world_size": cell.gpus,
-        "window_tokens": result.window_steps * cell.tokens_per_step,
-        "n_params": cell.model.n_params,
-    }
-    for name, value in wanted.items():
-        if getattr(result, name) != value:
-            raise RecordError(f"result.json has {name}={getattr(result, name)}; the cell makes it {value}")
 
 
 def _complete(history: History, attempts: list[AttemptFiles]) -> None:

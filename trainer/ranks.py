@@ -45,7 +45,8 @@ class Ranks:
             world_size=int(environ["WORLD_SIZE"]),
             local_rank=int(environ["LOCAL_RANK"]),
             local_world_size=int(environ["LOCAL_WORLD_SIZE"]),
-            node_rank=int(environ["GROUP_RANK"]),
+            # torchrun's GROUP_RANK sorts agents by address; the launcher says which node of the job this is.
+            node_rank=int(environ.get("SWEEP_NODE_RANK", environ["GROUP_RANK"])),
             restart=restart,
             has_agent=True,
         )

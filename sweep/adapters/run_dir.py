@@ -22,6 +22,7 @@ from sweep.core.record import (
     SWEEP_FILE,
     TABLES_DIR,
     AttemptFile,
+    CellFile,
     Progress,
     RecordError,
     Result,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from sweep.core.attempt import AttemptKey, RankError
-    from sweep.core.record import CellFile
+    from sweep.core.cell import Cell
 
 REQUESTS_DIR = "requests"
 _RESTART = re.compile(r"^restart-(\d+)$")
@@ -135,12 +136,17 @@ class RunDir:
         problem = ""
         for folder in self._restarts(key):
             try:
-                return Result.parse((folder / RESULT_FILE).read_text(), expected=key), ""
+                result = Result.parse((folder / RESULT_FILE).read_text(), expected=key)
+                result.check_against(self._cell(key))
+                return result, ""
             except FileNotFoundError:
                 continue
             except (OSError, RecordError) as error:
                 problem = problem or f"{folder.name}/{RESULT_FILE}: {error}"
         return None, problem
+
+    def _cell(self, key: AttemptKey) -> Cell:
+        return CellFile.parse((self._path / attempt_dir(key) / CELL_FILE).read_text()).cell
 
     def errors(self, key: AttemptKey) -> Sequence[RankError]:
         """Error files of an attempt's latest restart; damaged ones are left out."""

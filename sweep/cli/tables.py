@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sweep.adapters.run_dir import RunDir
     from sweep.cli.args import Arguments
 
-_NEEDED = ("pandas", "numpy", "matplotlib", "scipy")
+_NEEDED = ("numpy", "matplotlib")
 
 
 def main(asked: Arguments) -> int:

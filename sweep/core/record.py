@@ -22,6 +22,7 @@ A run directory::
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -119,7 +120,7 @@ def _read_fields(cls: type, data: Mapping[str, Any], file: str) -> dict[str, Any
         RecordError: If a field is missing or of the wrong type.
     """
     values = {}
-    for item in fields(cls):
+    for item in _fields_of(cls):
         if item.name in data:
             try:
                 values[item.name] = convert_value(cls, item.name, data[item.name], item.name)
@@ -128,6 +129,9 @@ def _read_fields(cls: type, data: Mapping[str, Any], file: str) -> dict[str, Any
         elif item.default is MISSING and item.default_factory is MISSING:
             raise RecordError(f"{file} lacks {item.name!r}")
     return values
+
+
+_fields_of = functools.cache(fields)
 
 
 def _with_key(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,6 +190,10 @@ class CellFile:
         return file
 
 
+# A table reads a hundred thousand of these lines: the decoder is made once.
+_STEP_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """One optimiser step (a line of ``steps.jsonl``); times are the maximum over ranks.
@@ -222,7 +230,7 @@ class Step:
             RecordError: If the line is damaged.
         """
         try:
-            data = json.loads(line, parse_constant=_refuse_constant)
+            data = _STEP_DECODER.decode(line)
         except (ValueError, RecursionError) as error:
             raise RecordError(f"a line of {STEPS_FILE} is damaged: {error}") from error
         if not isinstance(data, dict):
@@ -318,6 +326,21 @@ class Result:
             raise RecordError(f"result.json is that of attempt {result.key}, not of {expected}")
         result.check()
         return result
+
+    def check_against(self, cell: Cell) -> None:
+        """Refuse a result of another experiment than the cell asks for.
+
+        Raises:
+            RecordError: If ranks, tokens or parameters are not the cell's.
+        """
+        wanted = {
+            "world_size": cell.gpus,
+            "window_tokens": self.window_steps * cell.tokens_per_step,
+            "n_params": cell.model.n_params,
+        }
+        for name, value in wanted.items():
+            if getattr(self, name) != value:
+                raise RecordError(f"result.json has {name}={getattr(self, name)}; the cell makes it {value}")
 
     def check(self) -> None:
         """Refuse numbers that no run can have.

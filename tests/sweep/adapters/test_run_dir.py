@@ -32,6 +32,7 @@ def run_dir(tmp_path: Path) -> RunDir:
 def _folder(run_dir: RunDir) -> Path:
     folder = Path(run_dir.path, attempt_dir(KEY))
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cell.json").write_text(CellFile(cell=CELL, device=CPU, key=KEY).render())
     return folder
 
 
@@ -115,6 +116,14 @@ def test_a_result_of_another_attempt_does_not_count(run_dir: RunDir) -> None:
     result, problem = run_dir.result(KEY)
     assert result is None
     assert "not of" in problem
+
+
+@pytest.mark.parametrize("change", [{"world_size": 2}, {"window_tokens": 319}, {"n_params": 1}])
+def test_a_result_of_another_experiment_than_the_cell_does_not_count(run_dir: RunDir, change: dict[str, int]) -> None:
+    (_folder(run_dir) / RESULT_FILE).write_text(result_of(KEY, **change).render())
+    result, problem = run_dir.result(KEY)
+    assert result is None
+    assert next(iter(change)) in problem
 
 
 def test_the_latest_restart_with_a_valid_result_counts(run_dir: RunDir) -> None:
