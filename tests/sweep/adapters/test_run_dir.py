@@ -99,7 +99,7 @@ def test_a_submission_and_its_cells_are_read_back(run_dir: RunDir) -> None:
     run_dir.publish_submission(submission, [cell_file])
     assert run_dir.submission_names() == ["weak-local-1"]
     assert run_dir.submission("weak-local-1") == submission
-    assert CellFile.parse((_folder(run_dir) / "cell.json").read_text()) == cell_file
+    assert CellFile.parse(Path(run_dir.path, attempt_dir(KEY), "cell.json").read_text()) == cell_file
 
 
 def test_a_half_written_result_does_not_count_and_says_why(run_dir: RunDir) -> None:
