@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
     from trainer.model import Llama
@@ -15,10 +16,15 @@ if TYPE_CHECKING:
 BACKEND = "inductor"
 
 
-def compile_blocks(model: Llama) -> None:
+def compile_blocks(model: Llama, *, is_tensor_parallel: bool) -> None:
     """Replace each block by its compiled form (shapes never change, so nothing is compiled twice)."""
+    if is_tensor_parallel:
+        # The embedding returns a collective that still runs, as a tensor of a class of its own, and the gradient of a
+        # compiled block does not find back into it. A copy waits for it and is an ordinary tensor.
+        model.embedding.register_forward_hook(lambda module, args, output: output.clone())
     for name, block in model.blocks.items():
-        model.blocks[name] = torch.compile(block, backend=BACKEND, fullgraph=True, dynamic=False)
+        compiled = torch.compile(block, backend=BACKEND, fullgraph=True, dynamic=False)
+        model.blocks[name] = cast("nn.Module", compiled)
 
 
 def overlap_tensor_parallel(mesh: DeviceMesh) -> None:
@@ -29,5 +35,5 @@ def overlap_tensor_parallel(mesh: DeviceMesh) -> None:
     from torch._inductor import config
     from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
-    config._micro_pipeline_tp = True  # type: ignore[attr-defined]  # set by name at import
+    config._micro_pipeline_tp = True
     enable_symm_mem_for_group(mesh.get_group().group_name)

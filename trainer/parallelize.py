@@ -128,7 +128,7 @@ def _apply(model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device) ->
         split_attention(model, mesh.cp, device)
     checkpoint_blocks(model, cell.activation_checkpointing)
     if cell.compile:
-        compile_blocks(model)
+        compile_blocks(model, is_tensor_parallel=layout.tp > 1)
     shard_or_replicate(model, cell, mesh)
     model.to_empty(device=device)
     model.rebuild_buffers(device, _held(cell, mesh, device).positions)

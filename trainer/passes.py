@@ -52,8 +52,9 @@ class ShareOfLoss:
 
     def __call__(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The part, as a plain tensor."""
-        loss = token_loss_sum(logits, targets) / self.n_tokens
-        return loss.to_local() if isinstance(loss, DTensor) else loss
+        total = token_loss_sum(logits, targets)
+        # In this order: a pipeline's backward pass wants to cut the loss off its graph, which a view would refuse.
+        return (total.to_local() if isinstance(total, DTensor) else total) / self.n_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

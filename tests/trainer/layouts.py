@@ -5,12 +5,13 @@ torchrun ... tests/trainer/layouts.py CELLS.json OUT.json
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +53,24 @@ COLLECTIVES = {
 
 
 class Calls:
-    """Counts calls of FSDP's two collectives, and of blocks."""
+    """Counts calls of FSDP's two collectives, and of blocks, where told to."""
 
     def __init__(self) -> None:
         self.counts = {"gather": 0, "reduce": 0, "block": 0}
-        for kind, names in COLLECTIVES.items():
-            for name in names:
-                if hasattr(dist, name):
-                    setattr(dist, name, self._counted(kind, getattr(dist, name)))
-        Block.forward = self._counted("block", Block.forward)  # type: ignore[method-assign]  # to count
+        self._targets = [
+            (dist, name, kind) for kind, names in COLLECTIVES.items() for name in names if hasattr(dist, name)
+        ]
+        self._targets.append((Block, "forward", "block"))
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        self.counts.update(dict.fromkeys(self.counts, 0))
+        originals = [(owner, name, getattr(owner, name)) for owner, name, _ in self._targets]
+        for owner, name, kind in self._targets:
+            setattr(owner, name, self._counted(kind, getattr(owner, name)))
+        yield
+        for owner, name, original in originals:
+            setattr(owner, name, original)
 
     def _counted(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -68,11 +78,6 @@ class Calls:
             return original(*args, **kwargs)
 
         return counted
-
-    def since_last(self) -> dict[str, int]:
-        found = dict(self.counts)
-        self.counts.update(dict.fromkeys(self.counts, 0))
-        return found
 
 
 CALLS = Calls()
@@ -89,21 +94,24 @@ def mean(values: list[float] | None, n_values: int) -> list[float]:
 
 def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object]:
     begun = time.perf_counter()
+    torch.compiler.reset()
+    if ranks.rank == 0:
+        print(f"layout {cell.parallelism}", file=sys.stderr, flush=True)
     model = session.build(cell, compute, ranks)
     start = weights_hash(model)
     formats: set[str] = set()
     for stage in model.stages:
         stage.register_forward_hook(lambda module, args, output: formats.add(str(output.dtype)))
-    CALLS.since_last()
     watch = session.Watch(compute, Whereabouts())
-    observed = session.fit(cell, ranks, compute, model, watch, None)
-    calls = CALLS.since_last()
+    # A compiled block would be compiled anew for each count.
+    with contextlib.nullcontext() if cell.compile else CALLS.counting():
+        observed = session.fit(cell, ranks, compute, model, watch, None)
     n_steps = cell.trainer.steps
     return {
         "start": start,
         "losses": mean(observed.losses, n_steps),
         "grad_norms": mean(observed.grad_norms, n_steps),
-        "calls": calls,
+        "calls": dict(CALLS.counts),
         "formats": sorted(formats),
         "n_params": model.n_params,
         "time_s": time.perf_counter() - begun,
