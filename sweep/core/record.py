@@ -17,6 +17,9 @@ A run directory::
         error-rank-0.json error-node-0.json             only after an error
         result.json                                     renamed last: it is complete
         restart-1/                                      the same, of the same job id run again
+    local/                                              processes of local jobs (the local cluster only)
+    provenance/                                         uncommitted diffs, by their hash
+    requests/                                           cancels that the process which holds the run has to take up
     tables/ figures/
 """
 
