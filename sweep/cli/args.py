@@ -18,6 +18,7 @@ VERBS = {
     "logs": "print what the processes of a cell's latest attempt printed",
     "cancel": "end cells that are queued or running",
     "tables": "make the tables and figures of a run from its records",
+    "doctor": "look at what the cluster and this installation lack, each with its mend; run no training",
 }
 
 EXAMPLES = """\
@@ -50,6 +51,8 @@ class Arguments:
         repeat: Which repeat's logs.
         where: A condition over axes that chooses the cells to cancel; None: none.
         nodes: Whether status is about the cluster's nodes.
+        with_job: Whether doctor may run a small job.
+        timeout_s: Seconds that doctor waits for it.
     """
 
     verb: str
@@ -63,6 +66,8 @@ class Arguments:
     repeat: int = 1
     where: str | None = None
     nodes: bool = False
+    with_job: bool = True
+    timeout_s: float = 120.0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -98,19 +103,24 @@ def parse(words: Sequence[str]) -> Arguments | None:
         repeat=getattr(names, "repeat", 1),
         where=getattr(names, "where", None),
         nodes=getattr(names, "nodes", False),
+        with_job=not getattr(names, "no_job", False),
+        timeout_s=getattr(names, "timeout", 120.0),
     )
 
 
 def _parser(verb: str) -> _Parser:
     parser = _Parser(prog=f"python -m sweep {verb}", add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", type=Path)
-    if verb in ("plan", "status"):
+    if verb in ("plan", "status", "doctor"):
         parser.add_argument("--json", action="store_true")
     if verb == "cancel":
         parser.add_argument("--all", action="store_true")
         parser.add_argument("--where")
     if verb == "status":
         parser.add_argument("--nodes", action="store_true")
+    if verb == "doctor":
+        parser.add_argument("--no-job", action="store_true")
+        parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS")
     if verb == "logs":
         parser.add_argument("--follow", "-f", action="store_true")
         parser.add_argument("--attempt", type=int)
@@ -163,9 +173,10 @@ grids (+grid=NAME):
 
 flags:
   --config-dir DIR   a folder with grids, clusters and models of your own, searched before the shipped ones
-  --json             (plan, status) one JSON object on standard output, everything for people on standard error
+  --json             (plan, status, doctor) one JSON object on standard output, everything for people on standard error
   --nodes            (status) nodes that attempts on this cluster blame, with the evidence
   --all, --where C   (cancel) every cell of the run, or those that meet a condition such as 'nodes > 4 and tp == 1'
+  --no-job           (doctor) submit nothing; --timeout SECONDS to wait for its small job (120)
   --follow           (logs) go on as they grow; --attempt N and --repeat N choose other than the latest
 
 status CELL shows every attempt at a cell and why it ended as it did.

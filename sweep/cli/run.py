@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,15 @@ from typing import TYPE_CHECKING
 from sweep.adapters.lease import Lease
 from sweep.adapters.run_dir import RunDir
 from sweep.cli import views
-from sweep.cli.common import INTERRUPTED, CommandError, baseline_notes, consoles, load_spec, print_notes
+from sweep.cli.common import (
+    INTERRUPTED,
+    NOT_WATCHED,
+    CommandError,
+    baseline_notes,
+    consoles,
+    load_spec,
+    print_notes,
+)
 from sweep.cli.progress import ConsoleReporter, Watching
 from sweep.cli.tables import make_tables
 from sweep.cli.wiring import scheduler_for, session_for
@@ -39,6 +48,11 @@ def main(asked: Arguments) -> int:
     expansion = expand(spec.grid)
     run_dir = RunDir(Path(spec.run_dir))
     scheduler = scheduler_for(spec.cluster, run_dir)
+    if not spec.watch and not scheduler.keeps_jobs:
+        raise CommandError(
+            "watch=false leaves the jobs to a scheduler, and the local cluster has none: its jobs end with this command. "
+            "Leave watch=false out, or choose a Slurm cluster."
+        )
     _, err = consoles()
     run_dir.create()
     with Lease(Path(run_dir.path)) as lease:
@@ -65,10 +79,7 @@ def main(asked: Arguments) -> int:
             except KeyboardInterrupt:
                 return _interrupted(session, err)
             except OSError as error:
-                raise CommandError(
-                    f"the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and "
-                    "Slurm jobs go on. Mend it and give the same command again."
-                ) from error
+                return _unusable(run_dir, error)
             finally:
                 scheduler.close()
     return _finish(spec, snapshot, run_dir, err)
@@ -115,6 +126,16 @@ def _interrupted(session: Session, err: Console) -> int:
     _settle_interrupted(session)
     err.print(f"no process is left. {again}", highlight=False)
     return INTERRUPTED
+
+
+def _unusable(run_dir: RunDir, error: OSError) -> int:
+    """Leave because the run directory can no longer be written: full, read-only, or gone."""
+    print(
+        f"error: the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and Slurm "
+        "jobs go on. Mend it and give the same command again.",
+        file=sys.stderr,
+    )
+    return NOT_WATCHED
 
 
 def _settle_interrupted(session: Session) -> None:

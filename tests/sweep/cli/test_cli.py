@@ -139,3 +139,9 @@ def test_output_cut_short_by_a_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m sweep plan +grid=weak_scaling cluster=local | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
+
+
+def test_a_local_run_cannot_be_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    err = _refused(capsys, "+grid=weak_scaling", "cluster=local", "watch=false")
+    assert "watch=false" in err
+    assert list(tmp_path.iterdir()) == []
