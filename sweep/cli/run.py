@@ -50,7 +50,7 @@ def main(asked: Arguments) -> int:
     scheduler = scheduler_for(spec.cluster, run_dir)
     if not spec.watch and not scheduler.keeps_jobs:
         raise CommandError(
-            "watch=false leaves the jobs to a scheduler, and the local cluster has none: its jobs end with this command. "
+            "watch=false leaves jobs to a scheduler, and the local cluster has none: its jobs end with this command. "
             "Leave watch=false out, or choose a Slurm cluster."
         )
     _, err = consoles()
@@ -131,8 +131,8 @@ def _interrupted(session: Session, err: Console) -> int:
 def _unusable(run_dir: RunDir, error: OSError) -> int:
     """Leave because the run directory can no longer be written: full, read-only, or gone."""
     print(
-        f"error: the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and Slurm "
-        "jobs go on. Mend it and give the same command again.",
+        f"error: the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and "
+        "Slurm jobs go on. Mend it and give the same command again.",
         file=sys.stderr,
     )
     return NOT_WATCHED
