@@ -5,7 +5,6 @@ Each rule looks at one cell and answers with the reason why it cannot run, or No
 
 from __future__ import annotations
 
-import functools
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from sweep.core.cell import Checkpointing, Precision, Schedule
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sweep.core.cell import Cell, Parallelism
+    from sweep.core.cell import Cell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +73,9 @@ def _layers_by_pp(cell: Cell) -> str | None:
 
 def _sequence_by_cp_tp(cell: Cell) -> str | None:
     layout = cell.parallelism
-    # Head-tail load balancing cuts the sequence into 2*cp pieces; sequence parallelism cuts each of them by tp.
-    divisor, shown = (2 * layout.cp * layout.tp, "2 x cp x tp") if layout.cp > 1 else (layout.tp, "tp")
+    # Head-tail load balancing cuts the sequence into 2*cp pieces; sequence parallelism cuts what a rank holds by tp.
+    by_tp = layout.tp if layout.sequence_parallel else 1
+    divisor, shown = (2 * layout.cp * by_tp, "2 x cp x tp") if layout.cp > 1 else (by_tp, "tp")
     if cell.seq_len % divisor == 0:
         return None
     return f"seq_len={cell.seq_len} does not divide by {shown}={divisor}. Choose a multiple of {divisor}."
@@ -157,14 +157,37 @@ def _schedule_by_pp(cell: Cell) -> str | None:
     )
 
 
+def _split_backward(cell: Cell) -> str | None:
+    """Zero-bubble schedules run a backward pass in two parts, the second from what the first left of the graph."""
+    layout = cell.parallelism
+    if layout.schedule not in (Schedule.ZBV, Schedule.INTERLEAVED_ZERO_BUBBLE):
+        return None
+    if cell.compile:
+        return f"{layout.schedule} splits the backward pass, which a compiled block cannot. Set compile to false."
+    if cell.activation_checkpointing is Checkpointing.SELECTIVE:
+        return (
+            f"{layout.schedule} splits the backward pass, and what selective checkpointing kept is used up after the "
+            "first part. Choose activation_checkpointing none or full."
+        )
+    return None
+
+
 def _async_tp(cell: Cell) -> str | None:
     layout = cell.parallelism
-    if not layout.async_tp or (layout.tp > 1 and layout.sequence_parallel and cell.compile):
+    if not layout.async_tp:
         return None
-    return (
-        f"async_tp at tp={layout.tp}, sequence_parallel={layout.sequence_parallel}, compile={cell.compile}: it "
-        "overlaps the collectives of sequence-parallel tp in compiled blocks. Set tp > 1, sequence_parallel, compile."
-    )
+    if not (layout.tp > 1 and layout.sequence_parallel and cell.compile):
+        return (
+            f"async_tp at tp={layout.tp}, sequence_parallel={layout.sequence_parallel}, compile={cell.compile}: it "
+            "overlaps the collectives of sequence-parallel tp in compiled blocks. Set tp > 1, sequence_parallel, "
+            "compile."
+        )
+    if cell.device == "cpu" or layout.tp > cell.gpus_per_node:
+        return (
+            f"async_tp at tp={layout.tp} on {cell.gpus_per_node} x {cell.device} a node: it reads the memory of the "
+            "other GPUs of its node. Choose GPUs and a tp within the node, or leave async_tp out."
+        )
+    return None
 
 
 def _precision_by_device(cell: Cell) -> str | None:
@@ -174,33 +197,13 @@ def _precision_by_device(cell: Cell) -> str | None:
 
 
 # What the trainer of this version cannot do yet, checked last: a cell that is impossible anyway says why.
-_LAYOUTS_NOT_YET: Mapping[str, Callable[[Parallelism], bool]] = {
-    "tp > 1": lambda layout: layout.tp > 1,
-    "pp > 1": lambda layout: layout.pp > 1,
-    "cp > 1": lambda layout: layout.cp > 1,
-    "dp_replicate > 1 together with dp_shard > 1 (HSDP)": lambda layout: (
-        layout.dp_replicate > 1 and layout.dp_shard > 1
-    ),
-}
 _PRECISIONS = (Precision.FP32, Precision.BF16)
 
 
-@functools.lru_cache(maxsize=65536)
-def _layout_features_not_yet(layout: Parallelism) -> tuple[str, ...]:
-    return tuple(feature for feature, is_asked in _LAYOUTS_NOT_YET.items() if is_asked(layout))
-
-
 def _trainer_cannot_yet(cell: Cell) -> str | None:
-    missing = _layout_features_not_yet(cell.parallelism)
-    if cell.precision not in _PRECISIONS:
-        missing += (f"precision={cell.precision}",)
-    if cell.compile:
-        missing += ("compile",)
-    if cell.activation_checkpointing is Checkpointing.SELECTIVE:
-        missing += ("activation_checkpointing=selective",)
-    if not missing:
+    if cell.precision in _PRECISIONS:
         return None
-    return f"the trainer of this version cannot run: {'; '.join(missing)}. Leave it out of the grid until it can."
+    return f"the trainer of this version cannot run: precision={cell.precision}. Leave it out of the grid until it can."
 
 
 RULES: Mapping[str, Callable[[Cell], str | None]] = {
@@ -215,6 +218,7 @@ RULES: Mapping[str, Callable[[Cell], str | None]] = {
     "batch_by_data_ranks": _batch_by_data_ranks,
     "batch_by_micro_batch": _batch_by_micro_batch,
     "micro_batches_by_pp": _micro_batches_by_pp,
+    "split_backward": _split_backward,
     "async_tp": _async_tp,
     "precision_by_device": _precision_by_device,
     "trainer_cannot_yet": _trainer_cannot_yet,

@@ -15,29 +15,29 @@ from sweep.core.spec import ClusterSpec, SchedulerKind
 
 LIBRARY = Library.at(None)
 
-# Points that the trainer of this version runs, and rejections by rule. Whoever lifts a limit of the trainer moves
-# cells from `trainer_cannot_yet` to the points.
+# Points that the trainer of this version runs, and rejections by rule.
 PAPER = {
     # 9 numbers of nodes.
     "weak_scaling": (9, {}),
     # 5 nodes x 4 tp x 3 pp = 60. Below 8 ways of tp x pp, 32 sequences do not reach all data ranks on 16 and 32 nodes.
-    "strong_scaling": (
-        2,
-        {"trainer_cannot_yet": 39, "batch_by_data_ranks": 10, "micro_batches_by_pp": 8, "auto_degree": 1},
-    ),
+    "strong_scaling": (41, {"batch_by_data_ranks": 10, "micro_batches_by_pp": 8, "auto_degree": 1}),
     # tp of 1 to 16 without pp, pp of 2 to 16 without tp.
-    "model_parallel": (1, {"trainer_cannot_yet": 8}),
+    "model_parallel": (9, {}),
     # 4 models x 4 tp.
-    "model_size": (4, {"trainer_cannot_yet": 12}),
+    "model_size": (16, {}),
     # 6 lengths, the two longest with cp.
-    "context_length": (4, {"trainer_cannot_yet": 2}),
+    "context_length": (6, {}),
 }
 LAPTOP = {
     "weak_scaling": (3, {}),
-    "strong_scaling": (3, {"trainer_cannot_yet": 5, "auto_degree": 4}),
-    "model_parallel": (1, {"trainer_cannot_yet": 2}),
-    "model_size": (3, {"trainer_cannot_yet": 3}),
-    "context_length": (3, {"trainer_cannot_yet": 1}),
+    # 3 nodes x 2 tp x 2 pp = 12. Four of them need more ranks than there are.
+    "strong_scaling": (8, {"auto_degree": 4}),
+    # tp and cp of 1 and 2, cp of 4, pp of 2 with and without tp or cp, another schedule, pp of 4.
+    "model_parallel": (10, {}),
+    # 3 models x 2 tp.
+    "model_size": (6, {}),
+    # 4 lengths, the longest with cp.
+    "context_length": (4, {}),
 }
 
 

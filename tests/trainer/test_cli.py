@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweep.core.attempt import ErrorClass
-from sweep.core.cell import Cell, Parallelism, Precision
+from sweep.core.cell import Cell, Parallelism, Precision, Schedule
 from sweep.core.device import Device
 from sweep.core.record import (
     ERROR_GLOB,
@@ -111,7 +111,16 @@ REFUSED: dict[str, tuple[Cell, Device, tuple[str, ...]]] = {
         CPU,
         ("[world_size]", "dp_shard=2 needs 2 GPUs"),
     ),
-    "what the trainer cannot do yet": (impossible(compile=True), CPU, ("[trainer_cannot_yet]", "compile")),
+    "a schedule that does not split what is compiled": (
+        impossible(
+            gpus_per_node=2,
+            compile=True,
+            micro_batch=2,
+            parallelism=Parallelism(pp=2, schedule=Schedule.ZBV, virtual_stages=1),
+        ),
+        CPU,
+        ("[schedule_by_pp]", "[split_backward]", "compile"),
+    ),
     "more ranks than there are": (cell(gpus=2), CPU, ("needs 2 ranks", "there are 1")),
     "a device that is not there": (
         impossible(device="h100"),
@@ -182,7 +191,7 @@ def test_the_rank_that_speaks_is_waited_for_though_it_comes_late(tmp_path: Path)
 
 
 def test_a_rule_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, impossible(compile=True))
+    path = write_cell(tmp_path, impossible(micro_batch=3))
     program = (
         "import os, sys; import trainer.cli, trainer.failure\n"
         "trainer.failure.os._exit = lambda code: (print('torch' in sys.modules), sys.stdout.flush(), sys.exit(code))\n"
@@ -195,6 +204,6 @@ def test_a_rule_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
 
 
 def test_an_error_file_holds_plain_json(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, impossible(compile=True))
+    path = write_cell(tmp_path, impossible(micro_batch=3))
     alone("--cell", str(path), "--out", str(tmp_path))
     assert json.loads((tmp_path / rank_error(0)).read_text())["error_class"] == "refused"

@@ -38,7 +38,13 @@ KEPT = {
     "ffn_by_tp": [cell(), cell(tp=8)],
     "vocab_by_tp": [cell(), cell(tp=8)],
     "layers_by_pp": [cell(), cell(pp=12), cell(pp=6, virtual_stages=2), cell(pp=8)],
-    "sequence_by_cp_tp": [cell(), cell(seq_len=1024, cp=8), cell(seq_len=24, cp=2, tp=6), cell(seq_len=9, tp=3)],
+    "sequence_by_cp_tp": [
+        cell(),
+        cell(seq_len=1024, cp=8),
+        cell(seq_len=24, cp=2, tp=6),
+        cell(seq_len=9, tp=3),
+        cell(seq_len=12, cp=2, tp=4, sequence_parallel=False),
+    ],
     "schedule_by_pp": [
         cell(),
         cell(pp=2, schedule=Schedule.GPIPE),
@@ -59,6 +65,11 @@ KEPT = {
         cell(**{**PIPELINE, "global_batch": 33}),
         cell(micro_batch=2),
     ],
+    "split_backward": [
+        cell(compile=True, activation_checkpointing=Checkpointing.SELECTIVE),
+        cell(pp=2, schedule=Schedule.INTERLEAVED_1F1B, virtual_stages=2, compile=True),
+        cell(pp=2, schedule=Schedule.ZBV, virtual_stages=2, activation_checkpointing=Checkpointing.FULL),
+    ],
     "async_tp": [cell(), cell(dp_shard=8, tp=2, async_tp=True, compile=True)],
     "precision_by_device": [
         cell(precision=Precision.FLOAT8),
@@ -69,8 +80,9 @@ KEPT = {
         cell(),
         cell(dp_replicate=16),
         cell(precision=Precision.FP32),
-        cell(activation_checkpointing=Checkpointing.FULL),
-        cell(reshard_after_forward=True),
+        cell(dp_replicate=2, dp_shard=8),
+        cell(tp=2, pp=2, cp=2, schedule=Schedule.GPIPE),
+        cell(compile=True, activation_checkpointing=Checkpointing.SELECTIVE),
     ],
 }
 
@@ -121,7 +133,21 @@ BROKEN = {
             "interleaved_1f1b at pp=4 runs its 9 micro-batches in 2 rounds, which does not divide. Choose a batch",
         ),
     ],
+    "split_backward": [
+        (cell(pp=2, schedule=Schedule.ZBV, virtual_stages=2, compile=True), "zbv splits the backward pass, which a c"),
+        (
+            cell(
+                pp=2,
+                schedule=Schedule.INTERLEAVED_ZERO_BUBBLE,
+                virtual_stages=2,
+                activation_checkpointing=Checkpointing.SELECTIVE,
+            ),
+            "what selective checkpointing kept is used up after the first part. Choose",
+        ),
+    ],
     "async_tp": [
+        (cell(device="cpu", dp_shard=8, tp=2, async_tp=True, compile=True), "async_tp at tp=2 on 8 x cpu a node: it"),
+        (cell(dp_shard=1, tp=16, async_tp=True, compile=True), "async_tp at tp=16 on 8 x h100 a node"),
         (cell(async_tp=True), "async_tp at tp=1, sequence_parallel=True, compile=False"),
         (cell(tp=2, async_tp=True), "Set tp > 1, sequence_parallel, compile"),
         (cell(tp=2, async_tp=True, sequence_parallel=False, compile=True), "sequence_parallel=False"),
@@ -131,12 +157,7 @@ BROKEN = {
         for precision in (Precision.FLOAT8, Precision.MXFP8, Precision.FP16)
     ],
     "trainer_cannot_yet": [
-        (cell(tp=2), "the trainer of this version cannot run: tp > 1. Leave it out"),
-        (cell(pp=2, cp=2), "cannot run: pp > 1; cp > 1."),
-        (cell(dp_replicate=2, dp_shard=8), "dp_replicate > 1 together with dp_shard > 1 (HSDP)"),
-        (cell(precision=Precision.FLOAT8), "precision=float8"),
-        (cell(compile=True), "compile"),
-        (cell(activation_checkpointing=Checkpointing.SELECTIVE), "activation_checkpointing=selective"),
+        (cell(precision=Precision.FLOAT8), "the trainer of this version cannot run: precision=float8. Leave it out"),
     ],
 }
 
@@ -181,7 +202,7 @@ def test_a_rejection_names_the_first_rule_in_the_order_of_the_book() -> None:
 
 def test_what_is_impossible_anyway_is_not_blamed_on_this_version_of_the_trainer() -> None:
     assert list(RULES)[-1] == "trainer_cannot_yet"
-    violation = first_violation(cell(dp_shard=8, tp=4))
+    violation = first_violation(cell(dp_shard=8, tp=4, precision=Precision.FLOAT8))
     assert violation is not None
     assert violation.rule == "world_size"
 
