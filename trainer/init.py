@@ -18,6 +18,8 @@ from trainer.draw import key_of, normal
 if TYPE_CHECKING:
     from torch import nn
 
+    from trainer.model import Llama
+
 # Radford et al. (GPT-2, 2019): 0.02, and what is added to the residual stream is scaled by its 2 L additions.
 _STD = 0.02
 _ONES = re.compile(r"(^|\.)(attention_norm|ffn_norm|norm)\.weight$")
@@ -30,6 +32,20 @@ _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 24}
 def plain_name(name: str) -> str:
     """The parameter's name in the bare model, without what wrappers add."""
     return _WRAPPERS.sub("", name).lstrip(".")
+
+
+def materialize(model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
+    """Give a laid out model, or a stage of one, its memory and its starting values.
+
+    Args:
+        model: On the meta device.
+        device: Where its memory is to be.
+        positions: Those that this rank works on; None: all.
+        seed: Of the weights.
+    """
+    model.to_empty(device=device)
+    model.rebuild_buffers(device, positions)
+    fill_parameters(model, seed=seed, n_layers=model.shape.n_layers)
 
 
 @torch.no_grad()

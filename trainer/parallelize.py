@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.distributed.tensor.parallel import loss_parallel
@@ -18,7 +18,7 @@ from trainer.checkpointing import checkpoint_blocks
 from trainer.compilation import compile_blocks, overlap_tensor_parallel
 from trainer.context import positions_of, split_attention
 from trainer.data_parallel import COMPUTE_DTYPE, micro_batch_scope, shard_or_replicate, with_ddp
-from trainer.init import fill_parameters
+from trainer.init import materialize
 from trainer.model import Llama, build_on_meta
 from trainer.passes import Held, InTurn, Pipelined, ShareOfLoss
 from trainer.tensor import split_matrices
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
     from sweep.core.cell import Cell
     from trainer.mesh import Mesh
     from trainer.pipeline import StagePart
+
+
+class Materialize(Protocol):
+    """How a laid out model gets its memory (:func:`trainer.init.materialize`)."""
+
+    def __call__(
+        self, model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int
+    ) -> None:
+        """Give it to the model."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,12 +77,17 @@ class Parallelized:
             yield from stage.parameters()
 
 
-def parallelize(cell: Cell, mesh: Mesh | None, device: torch.device) -> Parallelized:
-    """Build the cell's model on the device, laid out over the mesh (None: one process alone)."""
+def parallelize(
+    cell: Cell, mesh: Mesh | None, device: torch.device, *, materialize: Materialize = materialize
+) -> Parallelized:
+    """Build the cell's model on the device, laid out over the mesh (None: one process alone).
+
+    ``materialize`` gives the model, or each stage of a pipeline, its memory; a preflight's gives it none.
+    """
     if mesh is not None and mesh.pp is not None:
-        return _pipelined(cell, mesh, mesh.pp, device)
+        return _pipelined(cell, mesh, mesh.pp, device, materialize)
     model = build_on_meta(cell.model, cell.seq_len)
-    _apply(model, cell, mesh, device)
+    _apply(model, cell, mesh, device, materialize)
     module = with_ddp(model, cell, mesh)
     run = InTurn(
         module=module,
@@ -88,7 +103,9 @@ def parallelize(cell: Cell, mesh: Mesh | None, device: torch.device) -> Parallel
     )
 
 
-def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device) -> Parallelized:
+def _pipelined(
+    cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, materialize: Materialize
+) -> Parallelized:
     layout = cell.parallelism
     split = pipeline.split_layers(cell.model, layout.pp * layout.virtual_stages)
     parts = [split[index] for index in pipeline.stages_of_rank(layout, pp.get_local_rank())]
@@ -96,7 +113,7 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device) -> 
     for part in parts:
         model = build_on_meta(cell.model, cell.seq_len)
         pipeline.cut(model, part)
-        _apply(model, cell, mesh, device)
+        _apply(model, cell, mesh, device, materialize)
         stages.append(model)
     flow = pipeline.Flow.of(cell, COMPUTE_DTYPE[cell.precision], device)
     staged = list(zip(parts, stages, strict=True))
@@ -117,7 +134,7 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device) -> 
     )
 
 
-def _apply(model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device) -> None:
+def _apply(model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device, materialize: Materialize) -> None:
     """Everything after the pipeline split, on the model or one stage of it."""
     layout = cell.parallelism
     if mesh is not None and mesh.tp is not None:
@@ -130,9 +147,7 @@ def _apply(model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device) ->
     if cell.compile:
         compile_blocks(model, is_tensor_parallel=layout.tp > 1)
     shard_or_replicate(model, cell, mesh)
-    model.to_empty(device=device)
-    model.rebuild_buffers(device, _held(cell, mesh, device).positions)
-    fill_parameters(model, seed=cell.trainer.seed, n_layers=cell.model.n_layers)
+    materialize(model, device, _held(cell, mesh, device).positions, seed=cell.trainer.seed)
 
 
 def _held(cell: Cell, mesh: Mesh | None, device: torch.device) -> Held:
