@@ -2,6 +2,6 @@
 
 from sweep.config.errors import ConfigError
 from sweep.config.library import available, grids
-from sweep.config.load import load
+from sweep.config.load import load, load_cluster
 
-__all__ = ["ConfigError", "available", "grids", "load"]
+__all__ = ["ConfigError", "available", "grids", "load", "load_cluster"]

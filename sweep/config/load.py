@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
+    from sweep.core.device import Device
     from sweep.core.model import ModelShape
     from sweep.core.series import SeriesSpec
     from sweep.core.spec import ClusterSpec
@@ -64,6 +65,34 @@ def load(
     return _spec(request)
 
 
+def load_cluster(
+    overrides: Sequence[str],
+    *,
+    config_dir: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[ClusterSpec, Device]:
+    """The cluster and its device that a command line without a grid asks for.
+
+    Args:
+        overrides: As for :func:`load`; what is not about the cluster is only read.
+        config_dir: As for :func:`load`.
+        environ: As for :func:`load`.
+
+    Raises:
+        ConfigError: If they cannot be had; the message says what to change.
+    """
+    library = Library.at(config_dir)
+    assignments = parse(overrides)
+    choices = _choices(library, assignments, os.environ if environ is None else environ, needs_grid=False)
+    settings = [item for item in assignments if item.key not in CHOICES]
+    for item in settings:
+        check_key(item.key)
+    root = compose(library, choices, settings)
+    is_overridden = any(item.key.startswith("cluster.") for item in settings)
+    found = profiles.cluster(library, choices["cluster"], root["cluster"], is_overridden=is_overridden)
+    return found, profiles.device(library, found.device)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
     """One command, composed.
@@ -94,7 +123,9 @@ class _Request:
         return self.root.get("series") or {}
 
 
-def _choices(library: Library, assignments: Sequence[Assignment], environ: Mapping[str, str]) -> dict[str, str]:
+def _choices(
+    library: Library, assignments: Sequence[Assignment], environ: Mapping[str, str], *, needs_grid: bool = True
+) -> dict[str, str]:
     typed = [item for item in assignments if item.key in CHOICES]
     chosen: dict[str, str] = {}
     for item in typed:
@@ -106,7 +137,7 @@ def _choices(library: Library, assignments: Sequence[Assignment], environ: Mappi
     chosen = {"cluster": "auto", "trainer": "default", "policy": "default", **chosen}
     if chosen["cluster"] == "auto":
         chosen["cluster"] = "slurm" if shutil.which("sbatch", path=environ.get("PATH", "")) else "local"
-    if "grid" not in chosen:
+    if needs_grid and "grid" not in chosen:
         raise ConfigError(f"No grid is named. Add +grid=NAME; there are: {listed(library.names('grid'))}.")
     for group, name in chosen.items():
         library.path(group, name)

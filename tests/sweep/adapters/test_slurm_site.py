@@ -188,6 +188,8 @@ def test_without_a_limit_nothing_is_counted() -> None:
 def test_the_account_that_is_asked_for_is_the_one_that_counts() -> None:
     asked = SlurmSpec(account="root")
     assert ask(asked, user=golden("user").replace("normal||", "normal|2|")).free_tasks == 1
+    elsewhere = user_rows(submit="1").replace("private", "elsewhere")
+    assert ask(user=elsewhere + user_rows()).free_tasks == 4, "another cluster's association is not ours"
     assert (
         ask(SlurmSpec(sbatch={"account": "root"}), user=golden("user").replace("normal||", "normal|2|")).free_tasks == 1
     )

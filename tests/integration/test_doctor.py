@@ -1,0 +1,118 @@
+"""``python -m sweep doctor`` on a real Slurm: clean there, and what is wrong is reported with its mend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands import Shell
+from tests.integration.conftest import SlurmUnderTest
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def shell(slurm: SlurmUnderTest, tmp_path: Path) -> Shell:
+    return Shell(folder=tmp_path, env=dict(slurm.env))
+
+
+def doctor(shell: Shell, *words: str, cluster: str = "private_slurm") -> tuple[int, list[dict[str, Any]]]:
+    done = shell.run("doctor", f"cluster={cluster}", "--json", *words)
+    assert done.out, done.err
+    body = json.loads(done.out)
+    assert body["exit_code"] == done.code
+    assert list(shell.folder.iterdir()) == [], "nothing is left behind"
+    return done.code, body["findings"]
+
+
+def problems(findings: list[dict[str, Any]]) -> dict[str, str]:
+    return {item["name"]: item["mend"] for item in findings if item["verdict"] == "problem"}
+
+
+def test_the_private_cluster_is_sound(slurm: SlurmUnderTest, shell: Shell) -> None:
+    code, findings = doctor(shell)
+    assert code == 0
+    assert {item["verdict"] for item in findings} == {"ok"}, findings
+    facts = {item["name"]: item["fact"] for item in findings}
+    assert "node1, node2" in facts["run directory on the nodes"]
+    assert facts["rendezvous"].startswith("node2 reached 127.0.0.1")
+    assert slurm.run("squeue", "-h", "-o", "%j").find("doctor") == -1
+
+
+def test_without_its_job_doctor_submits_nothing(shell: Shell) -> None:
+    code, findings = doctor(shell, "+grid=weak_scaling", "nodes=[1,2]", "--no-job")
+    assert code == 0
+    assert [item["name"] for item in findings if item["verdict"] == "not checked"] == ["nodes"]
+    assert {"job script (1 x 1 GPUs)", "job script (2 x 1 GPUs)"} <= {item["name"] for item in findings}
+
+
+@pytest.mark.parametrize(
+    ("override", "name", "mend"),
+    [
+        ("cluster.slurm.partition=nope", "partition", "Set cluster.slurm.partition to one of: debug."),
+        ("cluster.slurm.qos=nope", "account and QOS", "Set cluster.slurm.qos to one of: high, low, normal."),
+        ("cluster.slurm.account=nope", "account and QOS", "Set cluster.slurm.account to one of: root, sweep."),
+        (
+            "cluster.slurm.reservation=nope",
+            "reservation",
+            "Set cluster.slurm.reservation to one of: none, leave it out.",
+        ),
+        ("cluster.gpus_per_node=9", "job script (1 x 9 GPUs)", "gpu_flag"),
+    ],
+)
+def test_a_wrong_setting_is_reported_with_what_would_be_right(
+    shell: Shell, override: str, name: str, mend: str
+) -> None:
+    code, findings = doctor(shell, override, "--no-job")
+    assert code == 1
+    assert mend in problems(findings)[name]
+
+
+def test_a_cluster_without_sacct_is_told_how_to_do_without(slurm: SlurmUnderTest, shell: Shell) -> None:
+    """A sacct that fails as it does where accounting is off, before the real commands in PATH."""
+    stub = shell.folder.parent / f"{shell.folder.name}-bin"
+    stub.mkdir()
+    (stub / "sacct").write_text("#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2\nexit 1\n")
+    (stub / "sacct").chmod(0o755)
+    without = Shell(folder=shell.folder, env={**shell.env, "PATH": f"{stub}:{shell.env['PATH']}"})
+    code, findings = doctor(without, "--no-job")
+    assert code == 1
+    assert "cluster.slurm.sacct=false" in problems(findings)["accounting"]
+    code, findings = doctor(without, "--no-job", "cluster.slurm.sacct=false")
+    assert code == 0
+
+
+def test_an_interpreter_that_is_not_on_the_nodes_is_a_problem_with_the_jobs_own_words(shell: Shell) -> None:
+    code, findings = doctor(shell, "cluster.launch.python=/nowhere/python")
+    assert code == 1
+    assert "cluster.launch.python" in problems(findings)["nodes"]
+    assert any("/nowhere/python: No such file" in item["fact"] for item in findings)
+
+
+def test_a_job_that_waits_is_reported_with_slurms_reason_and_cancelled(slurm: SlurmUnderTest, shell: Shell) -> None:
+    code, findings = doctor(shell, "cluster.slurm.sbatch.begin=now+1hour", "--timeout", "3")
+    assert code == 1
+    nodes = next(item for item in findings if item["name"] == "nodes")
+    assert "still waited after 3 s (BeginTime)" in nodes["fact"]
+    assert slurm.run("squeue", "-h", "-o", "%j").find("doctor") == -1
+
+
+def test_a_controller_that_is_away_is_a_problem_and_the_rest_is_not_checked(
+    slurm: SlurmUnderTest, shell: Shell
+) -> None:
+    away = Shell(folder=shell.folder, env={**shell.env, "SLURM_CONF": str(slurm.dir / "etc" / "elsewhere.conf")})
+    code, findings = doctor(away)
+    assert code == 1
+    assert "controller" in problems(findings)
+    assert {item["verdict"] for item in findings if item["name"] in ("partition", "job script", "nodes")} == {
+        "not checked"
+    }
+
+
+def test_this_machine_without_slurm_is_looked_at_too(shell: Shell) -> None:
+    code, findings = doctor(shell, cluster="local")
+    assert code == 0, findings
+    assert "torch on the nodes" in {item["name"] for item in findings}
