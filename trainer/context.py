@@ -1,7 +1,7 @@
 """Context parallelism: each rank holds a part of every sequence, of which attention alone needs the whole.
 
-Every rank takes one piece from the front and its mirror image from the back of the sequence (of 2 x cp pieces), so that
-all have as much to attend to. Suffixes as in :mod:`trainer.model`; T is all positions of the sequence, S those held here.
+Every rank takes one piece from the front and its mirror image from the back of the sequence (of 2 x cp pieces), so
+that all have as much to attend to. Suffixes as in :mod:`trainer.model`; T is all positions, S those held here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed._functional_collectives import all_gather_tensor_autograd
+from torch.distributed import _functional_collectives as collectives
 from torch.distributed.tensor.parallel import parallelize_module
 
 from trainer.model import CausalAttention
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from trainer.model import Llama
 
 
+# Under its name of torch 2.13, and that of earlier versions.
+_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
+
+
 def positions_of(seq_len: int, cp_degree: int, cp_rank: int) -> torch.Tensor:
     """Positions that a rank holds, in order (arXiv 2407.21783, section 3.3.2)."""
     pieces = torch.arange(seq_len).view(2 * cp_degree, -1)
@@ -29,7 +33,7 @@ def positions_of(seq_len: int, cp_degree: int, cp_rank: int) -> torch.Tensor:
 
 
 class GatheredAttention(nn.Module):
-    """Attention to the keys and values of all ranks, gathered: exact, on any device, for the memory of a whole sequence.
+    """Attention to the gathered keys and values of all ranks: exact, on any device, for the memory of all positions.
 
     Args:
         is_grouped: Whether several query heads share a key/value head.
@@ -46,7 +50,7 @@ class GatheredAttention(nn.Module):
     def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
         """Weighted values of the positions held here."""
         # One collective for both, whose gradient is reduced and scattered back in one as well.
-        kv_2BKTE = all_gather_tensor_autograd(torch.stack((k_BKSE, v_BKSE)), gather_dim=3, group=self.group)
+        kv_2BKTE = _gather(torch.stack((k_BKSE, v_BKSE)), gather_dim=3, group=self.group)
         k_BKTE, v_BKTE = kv_2BKTE.unbind()
         return F.scaled_dot_product_attention(
             q_BHSE, k_BKTE, v_BKTE, attn_mask=self.mask_ST, enable_gqa=self.is_grouped
@@ -72,7 +76,7 @@ def split_attention(model: Llama, mesh: DeviceMesh, device: torch.device) -> Non
 
 
 def _run_around_ring(inner: list[CausalAttention], mesh: DeviceMesh, seq_len: int) -> None:
-    """torch's ring attention (experimental in 2.13), balanced in the same way. Not yet run on a GPU."""
+    """Torch's ring attention (experimental in 2.13), balanced in the same way. Not yet run on a GPU."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring
     from torch.distributed.tensor.experimental._context_parallel._load_balancer import _HeadTailLoadBalancer
 

@@ -107,8 +107,8 @@ def _wrap(model: Llama, cell: Cell, mesh: Mesh, data: DeviceMesh) -> None:
 def _prefetch(model: Llama, groups: list[nn.Module], *, forward: int, backward: int) -> None:
     """Gather the next groups' parameters before this one computes: so many ahead in either direction.
 
-    A depth of 0 leaves it to FSDP, which gathers one group ahead in the backward pass, and in the forward pass as soon as
-    the host gets there.
+    A depth of 0 leaves it to FSDP, which gathers one group ahead in the backward pass, and in the forward pass as soon
+    as the host gets there.
     """
     order = cast("list[FSDPModule]", groups)
     for index, this in enumerate(order):

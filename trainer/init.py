@@ -82,7 +82,7 @@ def _local_part(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]
 
 
 def _chunk(size: int, degree: int, rank: int) -> tuple[int, int]:
-    """Begin and end of a rank's part as torch.chunk cuts: equal parts but the last, and none for some where it is few."""
+    """Begin and end of a rank's part as torch.chunk cuts: equal parts but for the last ones, which may be empty."""
     step = -(-size // degree)
     return min(rank * step, size), min((rank + 1) * step, size)
 

@@ -83,8 +83,8 @@ class Attention(nn.Module):
 
     def forward(self, x_BSD: torch.Tensor, rope_2SE: torch.Tensor) -> torch.Tensor:
         """Attend to this and all earlier positions."""
-        # The numbers of heads and positions follow from the projections' output: a tensor-parallel rank has fewer heads,
-        # and outside of these it may hold fewer positions than within.
+        # The numbers of heads and positions follow from the projections' output: a tensor-parallel rank has fewer
+        # heads, and outside of these it may hold fewer positions than within.
         q_BSHE = self.wq(x_BSD).unflatten(-1, (-1, self.head_dim))
         k_BSKE = self.wk(x_BSD).unflatten(-1, (-1, self.head_dim))
         v_BSKE = self.wv(x_BSD).unflatten(-1, (-1, self.head_dim))

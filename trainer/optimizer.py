@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -38,19 +38,22 @@ class ShardedAdamW:
         distinct: dist.ProcessGroup | None = None,
         tp: DeviceMesh | None = None,
     ) -> None:
-        self._parameters = [p for p in parameters if _local(p).numel()]
+        every = list(parameters)
+        self._parameters = [p for p in every if _local(p).numel()]
         # A plain parameter is its own local part, which keeps DDP's gradient views in place.
         self._locals = [nn.Parameter(_local(p)) if isinstance(p, DTensor) else p for p in self._parameters]
         self._is_sharded = any(isinstance(p, DTensor) for p in self._parameters)
         self._distinct = distinct
         self._tp = tp
         self._is_alike_over_tp = [tp is not None and not _is_split_over(p, tp) for p in self._parameters]
+        # With more shards than rows a rank may hold nothing; it takes part in the norm all the same.
+        self._nothing = nn.Parameter(torch.empty(0, device=every[0].device))
         self._max_norm = settings.grad_clip
         self._peak_lr = settings.lr
         self._lr_warmup_steps = settings.lr_warmup_steps
         self._n_steps = 0
         self._adamw = torch.optim.AdamW(
-            self._locals,
+            self._locals or [self._nothing],
             lr=settings.lr,
             betas=(settings.beta1, settings.beta2),
             eps=settings.eps,
@@ -85,11 +88,12 @@ class ShardedAdamW:
         summed_later: list[torch.Tensor] = []
         for parameter, local in zip(self._parameters, self._locals, strict=True):
             gradient = parameter.grad
-            if _is_partial_sum(parameter, gradient):
-                summed_later.append(_local(gradient))
-            elif isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
-                # FSDP lays a gradient out as its parameter; without it DTensor leaves the embedding's whole.
-                gradient = gradient.redistribute(placements=parameter.placements)
+            if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+                if _is_partial_sum(parameter, gradient):
+                    summed_later.append(_local(gradient))
+                else:
+                    # FSDP lays a gradient out as its parameter; without it DTensor leaves the embedding's whole.
+                    gradient = gradient.redistribute(placements=parameter.placements)
             local.grad = None if gradient is None else _local(gradient)
         if summed_later:
             self._sum_over_tp(summed_later)
@@ -107,8 +111,7 @@ class ShardedAdamW:
         split, alike = self._gradients(alike=False), self._gradients(alike=True)
         if self._distinct is None:
             return get_total_norm(split, foreach=True)
-        # No rank need hold any: with more shards than rows it has none.
-        device = self._locals[0].device if self._locals else torch.device("cpu")
+        device = self._nothing.device
         squared = get_total_norm(split, foreach=True).to(device).square()
         if self._tp is not None:
             # Each tp rank adds its share of what all of them hold alike.
@@ -132,10 +135,8 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 
-def _is_partial_sum(parameter: torch.Tensor, gradient: torch.Tensor | None) -> TypeGuard[DTensor]:
+def _is_partial_sum(parameter: DTensor, gradient: DTensor) -> bool:
     """Whether each rank has only a summand of the gradient of something that all hold alike."""
-    if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
-        return False
     pairs = zip(parameter.placements, gradient.placements, strict=True)
     return any(is_for.is_replicate() and is_now.is_partial() for is_for, is_now in pairs)
 

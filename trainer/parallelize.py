@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 class Materialize(Protocol):
     """How a laid out model gets its memory (:func:`trainer.init.materialize`)."""
 
-    def __call__(
-        self, model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int
-    ) -> None:
+    def __call__(self, model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
         """Give it to the model."""
         ...
 
@@ -52,8 +50,8 @@ class Parallelized:
     Attributes:
         stages: What this rank holds: the model, or its stages of a pipeline.
         n_params: Parameters of the whole model, whatever share of them is here.
-        run: Forward and backward passes of one step's tokens; returns the mean loss over this rank's tokens, or None on a
-            rank that does not see it.
+        run: Forward and backward passes of one step's tokens; returns the mean loss over this rank's tokens, or None on
+            a rank that does not see it.
         distinct: Ranks over which one copy of the model is spread; None where each rank holds all of it.
         tp: Ranks among which some parameters are split and others alike; None without tensor parallelism.
         split: All stages of the pipeline; none without one.
@@ -98,14 +96,15 @@ def parallelize(
         loss_scope=_loss_scope(mesh),
     )
     return Parallelized(
-        stages=(module,), n_params=cell.model.n_params, run=run, distinct=None if mesh is None else mesh.distinct,
+        stages=(module,),
+        n_params=cell.model.n_params,
+        run=run,
+        distinct=None if mesh is None else mesh.distinct,
         tp=None if mesh is None else mesh.tp,
     )
 
 
-def _pipelined(
-    cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, materialize: Materialize
-) -> Parallelized:
+def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, materialize: Materialize) -> Parallelized:
     layout = cell.parallelism
     split = pipeline.split_layers(cell.model, layout.pp * layout.virtual_stages)
     parts = [split[index] for index in pipeline.stages_of_rank(layout, pp.get_local_rank())]

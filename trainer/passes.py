@@ -80,7 +80,7 @@ class InTurn:
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """Accumulate the gradients of one step; returns the mean loss over this rank's tokens."""
         inputs, targets = self.held.split(tokens)
-        parts = list(zip(inputs.split(self.micro_batch), targets.split(self.micro_batch), strict=True))
+        parts = list(zip(torch.split(inputs, self.micro_batch), torch.split(targets, self.micro_batch), strict=True))
         total = torch.zeros((), device=tokens.device)
         with self.loss_scope():
             for index, part in enumerate(parts):

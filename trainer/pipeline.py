@@ -94,7 +94,7 @@ def _size(shape: ModelShape, n_stages: int, index: int, n_layers: int) -> int:
 
 
 def _ends(shape: ModelShape, n_stages: int) -> list[int]:
-    """Where each stage's layers end: dynamic programming over (stages, layers), once for the largest, once for the sum."""
+    """Where each stage's layers end: dynamic programming, once for the largest stage, once for evenness below it."""
     n_layers = shape.n_layers
     largest = _best_ends(shape, n_stages, lambda size, rest: max(size, rest))[0]
     spread = float(shape.n_params)

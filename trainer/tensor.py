@@ -1,8 +1,8 @@
 """Tensor parallelism through DTensor: matrices split over the tp ranks by columns, then by rows.
 
 With sequence parallelism norms and residuals are split over the sequence between them (Korthikanti et al.,
-arXiv 2205.05198): the same bytes travel, and no activation is held twice. The logits stay split over the vocabulary, and
-the loss is computed on the parts.
+arXiv 2205.05198): the same bytes travel, and no activation is held twice. The logits stay split over the vocabulary,
+and the loss is computed on the parts.
 """
 
 from __future__ import annotations
