@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome, first_cause
 from sweep.core.plan import Action, ActionKind, decide
+from sweep.core.restraint import HOLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,7 +19,7 @@ REJECTED = "rejected"
 RUNNING = "running"
 PENDING = "pending"
 NOT_RUN = "not_run"
-SKIPPED = ("oom_inferred", "over_budget", "paused")
+SKIPPED = tuple(HOLES)
 STATUSES = (
     MEASURED,
     REJECTED,

@@ -50,6 +50,7 @@ class Action:
         outcome: How the last attempt ended, if one did.
         walltime_min: Minutes that a new attempt may take; 0 where none is started.
         avoid: Nodes that a new attempt keeps away from, because the last one blames them.
+        hole: The table's word for a cell that is not tried (``oom_inferred``, ``paused`` ...); empty where it is.
     """
 
     kind: ActionKind
@@ -60,6 +61,7 @@ class Action:
     outcome: Outcome | None = None
     walltime_min: int = 0
     avoid: tuple[str, ...] = ()
+    hole: str = ""
 
 
 _KIND_AT_LAST: Mapping[Disposition, ActionKind] = {

@@ -6,8 +6,7 @@ Every function looks at all actions of a run and gives them back, some turned in
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import Outcome
@@ -30,19 +29,21 @@ class Bounds:
         free_tasks: Further tasks that the cluster takes of this user just now; None where it sets no limit.
         maintenance_at: Unix time at which a known maintenance begins; None where none is known.
         canary_helps: Whether cells would otherwise go out together, and somebody stays to send the rest later.
+        barred: Cells that a preflight keeps from being tried: the table's word and the reason, by cell id.
     """
 
     now: float
     maintenance_at: float | None = None
     free_tasks: int | None = None
     canary_helps: bool = True
+    barred: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def restrained(
     actions: Sequence[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
 ) -> list[Action]:
     """The actions as the policy and the moment let them be."""
-    held = list(actions)
+    held = [_barred(action, bounds) for action in actions]
     if policy.infer_oom:
         held = _without_inferred_oom(held, cells)
     held = _paused(held, history, policy)
@@ -54,8 +55,27 @@ def restrained(
     return _within_limits(held, cells, history, policy, bounds)
 
 
-def _turned(action: Action, kind: ActionKind, reason: str, outcome: Outcome | None = None) -> Action:
-    return replace(action, kind=kind, reason=reason, outcome=outcome or action.outcome)
+HOLES: Mapping[str, ActionKind] = {
+    "oom_inferred": ActionKind.EXPLAINED,
+    "oom_predicted": ActionKind.EXPLAINED,
+    "preflight_failed": ActionKind.EXPLAINED,
+    "over_budget": ActionKind.OVER_BUDGET,
+    "paused": ActionKind.PAUSED,
+}
+"""The table's words for cells that are not tried, and what each means for the run."""
+
+
+def _later(action: Action, reason: str) -> Action:
+    return replace(action, kind=ActionKind.LATER, reason=reason)
+
+
+def _untried(action: Action, hole: str, reason: str, outcome: Outcome | None = None) -> Action:
+    return replace(action, kind=HOLES[hole], hole=hole, reason=reason, outcome=outcome or action.outcome)
+
+
+def _barred(action: Action, bounds: Bounds) -> Action:
+    found = bounds.barred.get(action.cell_id)
+    return action if found is None or action.kind not in TO_SUBMIT else _untried(action, *found)
 
 
 # ------------------------------------------------------------------------------------------------------ out of memory
@@ -88,7 +108,7 @@ def _inferred(action: Action, cells: Mapping[str, Cell], ran_out: Iterable[str])
     for other in ran_out:
         if other != action.cell_id and needs_no_less_memory(cells[action.cell_id], cells[other]):
             reason = f"inferred, not run: {other} ran out of device memory and this cell needs no less by any term"
-            return _turned(action, ActionKind.EXPLAINED, reason, Outcome.OOM_DEVICE)
+            return _untried(action, "oom_inferred", reason, Outcome.OOM_DEVICE)
     return action
 
 
@@ -105,7 +125,7 @@ def _paused(actions: list[Action], history: History, policy: Policy) -> list[Act
                 f"paused: {len(cells)} cells failed alike ({message}). Mend it, then run again with "
                 "retry=[TRAINER_ERROR]; policy.pause_after=0 goes on regardless"
             )
-            return [_turned(a, ActionKind.PAUSED, reason) if a.kind in TO_SUBMIT else a for a in actions]
+            return [_untried(a, "paused", reason) if a.kind in TO_SUBMIT else a for a in actions]
     return actions
 
 
@@ -187,21 +207,21 @@ def _within_budget(actions: list[Action], cells: Mapping[str, Cell], history: Hi
         if action.kind in TO_SUBMIT:
             cost = cells[action.cell_id].gpus * action.walltime_min / 60
             if cost > left + 1e-9:
-                held.append(_turned(action, *_over_budget(cost, left, policy, history)))
+                held.append(_over_budget(action, cost, left, policy, history))
                 continue
             left -= cost
         held.append(action)
     return held
 
 
-def _over_budget(cost: float, left: float, policy: Policy, history: History) -> tuple[ActionKind, str]:
+def _over_budget(action: Action, cost: float, left: float, policy: Policy, history: History) -> Action:
     reason = (
         f"budget: up to {cost:,.2f} GPU-hours (walltime x GPUs) do not fit into the {max(0.0, left):,.2f} left "
         f"of {policy.budget_gpu_hours:,.2f}"
     )
     # What runs may turn out cheaper than what was reserved for it: then there is room again.
     may_settle = any(True for _ in history.in_flight())
-    return (ActionKind.LATER if may_settle else ActionKind.OVER_BUDGET), reason
+    return _later(action, reason) if may_settle else _untried(action, "over_budget", reason)
 
 
 # ---------------------------------------------------------------------------------------------------- canary, back-off
@@ -222,7 +242,7 @@ def _backed_off(action: Action, history: History, policy: Policy, bounds: Bounds
     wait_s = last.ended_at + delay_s - bounds.now
     if wait_s <= 0:
         return action
-    return _turned(action, ActionKind.LATER, f"{action.reason}; in {math.ceil(wait_s)} s")
+    return _later(action, f"{action.reason}; in {math.ceil(wait_s)} s")
 
 
 _CANARY_FAILED = (Outcome.TRAINER_ERROR, Outcome.REJECTED_BY_SCHEDULER)
@@ -257,9 +277,9 @@ def _behind(action: Action, canary: Action) -> Action:
             f"paused: the smallest cell of its model, {canary.cell_id}, failed first ({canary.reason}). Mend it, then "
             f"run again with retry=[{canary.outcome}]; policy.canary=false goes on regardless"
         )
-        return _turned(action, ActionKind.PAUSED, reason)
+        return _untried(action, "paused", reason)
     if canary.kind in (*TO_SUBMIT, ActionKind.WAIT, ActionKind.LATER):
-        return _turned(action, ActionKind.LATER, f"waits for the smallest cell of its model, {canary.cell_id}")
+        return _later(action, f"waits for the smallest cell of its model, {canary.cell_id}")
     return action
 
 
@@ -281,22 +301,15 @@ def _within_limits(
             continue
         needed = cells[action.cell_id].gpus
         if free < 1:
-            held.append(_turned(action, ActionKind.LATER, "the cluster takes no further job of this user for now"))
+            held.append(_later(action, "the cluster takes no further job of this user for now"))
         elif jobs >= most_jobs:
-            held.append(_turned(action, ActionKind.LATER, f"max_concurrent_jobs={most_jobs} are in the queue"))
+            held.append(_later(action, f"max_concurrent_jobs={most_jobs} are in the queue"))
         elif needed > most_gpus:
             reason = f"it needs {needed} GPUs; max_concurrent_gpus={most_gpus} never lets it run"
-            held.append(_turned(action, ActionKind.PAUSED, reason))
+            held.append(_untried(action, "paused", reason))
         elif gpus + needed > most_gpus:
-            held.append(
-                _turned(action, ActionKind.LATER, f"{gpus} of max_concurrent_gpus={most_gpus} are in the queue")
-            )
+            held.append(_later(action, f"{gpus} of max_concurrent_gpus={most_gpus} are in the queue"))
         else:
             jobs, gpus, free = jobs + 1, gpus + needed, free - 1
             held.append(action)
     return held
-
-
-def held_back(actions: Iterable[Action]) -> Counter[ActionKind]:
-    """How many repeats are not run for which reason."""
-    return Counter(a.kind for a in actions if a.kind in (ActionKind.PAUSED, ActionKind.OVER_BUDGET, ActionKind.LATER))

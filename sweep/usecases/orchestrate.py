@@ -148,18 +148,12 @@ class Orchestrator:
 
     def explain_holes(self, snapshot: Snapshot) -> None:
         """Write down why cells were not tried, so that the table can say so without the policy."""
-        kinds = {
-            ActionKind.EXPLAINED: "oom_inferred",
-            ActionKind.OVER_BUDGET: "over_budget",
-            ActionKind.PAUSED: "paused",
-        }
         skipped: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for action in snapshot.actions:
             past = self.session.history.of(action.cell_id, action.repeat)
-            if action.kind in kinds and past.last is None:
-                why = (kinds[action.kind], action.reason)
-                if past.skipped != why:
-                    skipped.setdefault(why, []).append((action.cell_id, action.repeat))
+            why = (action.hole, action.reason)
+            if action.hole and past.last is None and past.skipped != why:
+                skipped.setdefault(why, []).append((action.cell_id, action.repeat))
         for (kind, reason), repeats in skipped.items():
             now = self.session.clock.now()
             self.session.record(Skipped(time=now, repeats=tuple(repeats), kind=kind, reason=reason))
@@ -179,6 +173,7 @@ class Orchestrator:
             free_tasks=self._site.free_tasks,
             maintenance_at=self._site.maintenance_at,
             canary_helps=session.canary_helps,
+            barred=session.barred,
         )
         return restrained(actions, session.cells, session.history, session.policy, bounds)
 

@@ -66,6 +66,7 @@ class Session:
         blame: Evidence against the cluster's nodes.
         policy: What is retried, held back and allowed to cost.
         canary_helps: Whether a canary makes sense here (:class:`sweep.core.restraint.Bounds`).
+        barred: Cells that a preflight keeps from being tried (the same class).
         history: What the ledger adds up to; kept in step with it by :meth:`record`.
     """
 
@@ -86,6 +87,7 @@ class Session:
     blame: BlameBook
     policy: Policy = field(default_factory=Policy)
     canary_helps: bool = True
+    barred: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     history: History = field(default_factory=History)
 
     def record(self, event: Event) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.plan import ActionKind, decide
+from sweep.core.restraint import HOLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,19 +47,12 @@ class RepeatStatus:
         return "running" if self.is_running else "queued"
 
 
-_SKIPPED = {
-    "oom_inferred": ActionKind.EXPLAINED,
-    "over_budget": ActionKind.OVER_BUDGET,
-    "paused": ActionKind.PAUSED,
-}
-
-
 def as_left(action: Action, history: History) -> Action:
     """What the last run said of a repeat that it did not try, where it said why."""
     skipped = history.of(action.cell_id, action.repeat).skipped
-    if action.kind is not ActionKind.SUBMIT or skipped is None or skipped[0] not in _SKIPPED:
+    if action.kind is not ActionKind.SUBMIT or skipped is None or skipped[0] not in HOLES:
         return action
-    return replace(action, kind=_SKIPPED[skipped[0]], reason=skipped[1])
+    return replace(action, kind=HOLES[skipped[0]], hole=skipped[0], reason=skipped[1])
 
 
 def statuses(
