@@ -278,6 +278,11 @@ def test_a_file_system_without_hard_links_is_a_problem(tmp_path: Path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_system_whose_hard_links_replace_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.link", lambda *_: None)
+    assert probe.file_system_problem(tmp_path) == "a hard link replaces a file that is there"
+
+
 def test_packages_that_do_not_lie_together_are_a_problem(tmp_path: Path) -> None:
     assert packages().verdict is Verdict.OK
     assert packages(tmp_path).verdict is Verdict.PROBLEM
