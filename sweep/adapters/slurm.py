@@ -6,9 +6,12 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm_commands import CommandTimeoutError, SlurmCommands, argument_chunks
+from sweep.adapters.slurm_memory import MEMORY_FORMAT, over_memory
 from sweep.adapters.slurm_script import check_site
 from sweep.adapters.slurm_site import SlurmSite, is_hopeless
 from sweep.adapters.slurm_text import (
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from sweep.core.submission import Submission
 
 _JOB_ID = re.compile(r"\d+(_\d+)?")
+# FAILED by squeue, which has no exit code, or by SIGKILL: 9:0 is sacct's way to write 137.
+_KILLED = (None, 9, 137)
 _OVER_ALREADY = re.compile(r"invalid job id specified|already completing or completed", re.IGNORECASE)
 # Clocks of the login node and of the controller may differ, and sacct takes a day at its midnight.
 _MARGIN_S = 86_400.0
@@ -115,6 +120,7 @@ class SlurmScheduler:
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
         """What is known of each job, by one squeue for all and at most one sacct for those that it does not name.
 
+        A second sacct tells which of those that FAILED were killed for their memory (:mod:`~.slurm_memory`).
         More than 100 KB of ids (some 10,000 submissions) are put to sacct in several calls.
 
         Raises:
@@ -125,7 +131,21 @@ class SlurmScheduler:
         queue = read_squeue(self._squeue(SQUEUE_FORMAT))
         missing = [job_id for job_id in job_ids if job_id not in queue.exact]
         accounting = self._accounting(missing, since) if self._spec.sacct else Rows()
-        return {job_id: best_report(job_id, queue, accounting) or ABSENT for job_id in job_ids}
+        reports = {job_id: best_report(job_id, queue, accounting) or ABSENT for job_id in job_ids}
+        return self._with_memory(reports, since) if self._spec.sacct else reports
+
+    def _with_memory(self, reports: Mapping[str, JobReport], since: float) -> Mapping[str, JobReport]:
+        """Jobs that may have been killed for their memory are looked at more closely, by one more sacct for all."""
+        killed = [job for job, report in reports.items() if report.state == "FAILED" and report.exit_code in _KILLED]
+        found: dict[str, str] = {}
+        for ids in argument_chunks(list(dict.fromkeys(map(base_of, killed)))):
+            with suppress(SchedulerError):  # then it stays FAILED
+                found |= over_memory(self._sacct(MEMORY_FORMAT, since=since, more=["-j", ",".join(ids)], steps=True))
+        words = {job: f"Slurm says FAILED: {found[job]}" for job in killed if job in found}
+        return {
+            **reports,
+            **{job: replace(reports[job], state="OUT_OF_MEMORY", reason=why) for job, why in words.items()},
+        }
 
     def _accounting(self, job_ids: Collection[str], since: float) -> Rows:
         """Whole arrays are asked for: task by task would take a huge amount of time."""
@@ -137,11 +157,12 @@ class SlurmScheduler:
         # All states: for MinJobAge seconds after its end a job is here with its end state, before sacct knows.
         return self._commands.ask(["squeue", "--array", "-h", "-t", "all", "-u", self._user, "-o", columns, *more])
 
-    def _sacct(self, columns: str, *, since: float, more: list[str]) -> str:
+    def _sacct(self, columns: str, *, since: float, more: list[str], steps: bool = False) -> str:
         # A start day keeps sacct from jobs of the same number before a reset of the counter.
         day = time.strftime("%Y-%m-%d", time.localtime(since - _MARGIN_S))
         try:
-            return self._commands.ask(["sacct", "-X", "-P", "-n", "-u", self._user, "-S", day, "-o", columns, *more])
+            which = ["sacct", *([] if steps else ["-X"]), "-P", "-n", "-u", self._user, "-S", day]
+            return self._commands.ask([*which, "-o", columns, *more])
         except SchedulerError as error:
             if "accounting storage is disabled" in str(error).lower():
                 raise SchedulerError(f"{error}. This cluster keeps no accounting: set slurm.sacct=false.") from error

@@ -296,6 +296,24 @@ def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: FakeSlurm) ->
     assert slurm.calls("sacct") == []
 
 
+def test_a_job_killed_for_its_memory_is_told_apart_although_slurm_calls_it_failed(slurm: FakeSlurm) -> None:
+    slurm.answers(
+        "squeue", out="42_0|FAILED|node1|100|200|NonZeroExitCode\n42_1|FAILED|node1|100|200|NonZeroExitCode\n"
+    )
+    slurm.answers("sacct", out="42_0|9:0||100M|1\n42_0.0|0:9|300M||1\n42_1|1:0||100M|1\n42_1.0|1:0|50M||1\n")
+    scheduler = slurm.scheduler()
+    reports = scheduler.poll(["42_0", "42_1"], since=NOW)
+    assert [scheduler.outcome_of(report) for report in reports.values()] == [Outcome.OOM_HOST, None]
+    assert "300 MiB, of 100 MiB a node" in reports["42_0"].reason
+    assert len(slurm.calls("sacct")) == 1
+
+
+def test_memory_that_cannot_be_asked_for_leaves_the_job_failed(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", out="42|FAILED|node1|100|200|NonZeroExitCode\n")
+    slurm.answers("sacct", err="sacct: error: Problem talking to the database: Connection refused", code=1)
+    assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "FAILED"
+
+
 def test_accounting_that_lags_leaves_a_job_absent_only_for_now(slurm: FakeSlurm) -> None:
     scheduler = slurm.scheduler()
     slurm.answers("sacct", out="42|COMPLETED|node1|100|200|0:0|None\n", call=2)
