@@ -9,7 +9,7 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
-from sweep.adapters.run_dir import write_atomically
+from sweep.adapters.run_dir import RunDirError, write_atomically
 from sweep.core.environment import redacted_text
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ def collect(*, command: Sequence[str], sources: Path, run_dir: Path) -> dict[str
         command: The command line as typed.
         sources: Folder that holds the packages; if it is a git work tree, its commit is recorded.
         run_dir: The run directory.
+
+    Raises:
+        RunDirError: If the diff cannot be kept there.
     """
     return {
         "command": [redacted_text(word) for word in command],
@@ -64,8 +67,14 @@ def _keep_diff(diff: str, run_dir: Path) -> str:
     name = f"{PROVENANCE_DIR}/{hashlib.sha256(diff.encode()).hexdigest()[:16]}.diff"
     path = run_dir / name
     if not path.exists():
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        write_atomically(path, diff)
+        try:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            write_atomically(path, diff)
+        except OSError as error:
+            raise RunDirError(
+                f"the diff of the uncommitted sources cannot be kept as {path}: {error}. Make room there, or mend its "
+                "permissions."
+            ) from error
     return name
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sweep.core.cell import Cell
 
 REQUESTS_DIR = "requests"
+_PROBE_BYTES = 8192
 _RESTART = re.compile(r"^restart-(\d+)$")
 _T = TypeVar("_T")
 
@@ -74,7 +75,8 @@ class RunDir:
             for name in (SUBMISSIONS_DIR, SUBMISSION_LOGS_DIR, REQUESTS_DIR, TABLES_DIR, FIGURES_DIR):
                 (self._path / name).mkdir(exist_ok=True, mode=0o700)
             probe = self._path / f".probe-{uuid.uuid4().hex}"
-            write_atomically(probe, "")
+            # Not an empty one: a full disk still takes names.
+            write_atomically(probe, " " * _PROBE_BYTES)
             probe.unlink()
         except OSError as error:
             raise RunDirError(

@@ -24,8 +24,7 @@ def snapshot(run_dir: Path, *, root: Path | None = None) -> tuple[Path, str]:
     """Copy the sources of the packages into the run directory, once for each state; gives the copy and its hash.
 
     Raises:
-        SourcesError: If the packages do not share a parent folder.
-        OSError: If the copy cannot be written.
+        SourcesError: If the packages do not share a parent folder, or the copy cannot be written.
     """
     root = packages_root() if root is None else root
     contents = read_sources(root)
@@ -61,13 +60,16 @@ def read_sources(root: Path) -> dict[str, bytes]:
 
 def _write(contents: dict[str, bytes], target: Path) -> None:
     draft = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
-    for name, content in contents.items():
-        path = draft / name
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.write_bytes(content)
     try:
+        for name, content in contents.items():
+            path = draft / name
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.write_bytes(content)
         draft.rename(target)
-    except OSError:
-        shutil.rmtree(draft)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
         if not target.exists():
-            raise
+            raise SourcesError(
+                f"the sources that jobs are to run cannot be copied to {target}: {error}. Make room there, or mend its "
+                "permissions, and give the same command again."
+            ) from error

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import stat
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_an_unwritable_run_directory_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match=r"cannot be written .*Give another with run_dir="):
         RunDir(tmp_path / "file" / "run").create()
+
+
+def test_a_full_disk_is_noticed_although_it_still_takes_names(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # files may be made, and nothing put into them
+    try:
+        with pytest.raises(RunDirError, match="the space on its disk"):
+            RunDir(tmp_path / "run").create()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path for path in (tmp_path / "run").iterdir() if path.is_file()] == []
 
 
 def test_sweep_json_is_read_back_and_left_alone_when_nothing_changed(run_dir: RunDir) -> None:

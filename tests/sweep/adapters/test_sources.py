@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import resource
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from sweep.adapters.provenance import collect
+from sweep.adapters.run_dir import RunDirError
 from sweep.adapters.sources import SourcesError, packages_root, read_sources, snapshot
 from sweep.core.sources import hash_sources
 
@@ -59,6 +61,18 @@ def test_this_installation_can_be_copied(tmp_path: Path) -> None:
     assert (copy / "sweep" / "core" / "cell.py").read_bytes() == (packages_root() / "sweep/core/cell.py").read_bytes()
 
 
+def test_a_copy_that_cannot_be_written_is_one_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
+    root = _checkout(tmp_path / "src")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(SourcesError, match=r"cannot be copied .* Make room"):
+            snapshot(tmp_path, root=root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "sources").iterdir()) == []
+
+
 def _git(folder: Path, *words: str) -> None:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run(["git", *identity, "-C", str(folder), *words], check=True, capture_output=True)
@@ -76,6 +90,17 @@ def test_provenance_names_the_commit_and_keeps_an_uncommitted_diff(tmp_path: Pat
     dirty = collect(command=["python"], sources=root, run_dir=tmp_path)
     assert dirty["git_is_dirty"] is True
     assert "+changed = True" in (tmp_path / str(dirty["git_diff"])).read_text()
+
+
+def test_a_diff_that_cannot_be_kept_is_one_clear_error(tmp_path: Path) -> None:
+    root = _checkout(tmp_path / "src")
+    _git(root, "init", "-q")
+    _git(root, "add", ".")
+    _git(root, "commit", "-qm", "one")
+    (root / "sweep" / "__init__.py").write_text("changed = True\n")
+    (tmp_path / "provenance").touch()
+    with pytest.raises(RunDirError, match=r"cannot be kept .* Make room"):
+        collect(command=["python"], sources=root, run_dir=tmp_path)
 
 
 def test_provenance_outside_a_checkout_is_unknown_not_invented(tmp_path: Path) -> None:
