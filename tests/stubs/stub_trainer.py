@@ -1,18 +1,34 @@
 """A trainer without torch: reads cell.json, pretends to train, writes the records that the real one writes.
 
-What it does is chosen by STUB_MODE (set through the cluster's launch.environment); only node 0 writes.
+What it does is chosen by STUB_MODE (set through the cluster's launch.environment); only node 0 writes. STUB_PLAN, a
+JSON object, gives cells modes of their own by sequence length: ``{"64": "hang", "96": "hang@1"}``, the latter for their
+first attempt only. STUB_TALLY names a file that gets one line for every measurement: what ran twice is in it twice.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
 from pathlib import Path
 
 from sweep.core.attempt import ErrorClass, RankError
-from sweep.core.record import RESULT_FILE, STEPS_FILE, CellFile, Result, Step, rank_error, render_error
+from sweep.core.record import (
+    PROGRESS_FILE,
+    RESULT_FILE,
+    STEPS_FILE,
+    CellFile,
+    Progress,
+    Result,
+    Step,
+    rank_error,
+    render_error,
+)
+
+LATE_FILE = ".late-result"
+"""Where mode ``late`` leaves its result, for a test to let it appear under its own name later."""
 
 
 def main() -> int:
@@ -20,8 +36,8 @@ def main() -> int:
     parser.add_argument("--cell", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    mode = os.environ.get("STUB_MODE", "ok")
     asked = CellFile.parse(arguments.cell.read_text())
+    mode = _mode(asked)
     print(f"stub trainer: {asked.key} in mode {mode} on node {os.environ.get('NODE_RANK')}", flush=True)
     time.sleep(float(os.environ.get("STUB_SECONDS", "0")))
     if os.environ.get("NODE_RANK", "0") != "0":
@@ -39,6 +55,14 @@ def main() -> int:
         return 1
     if mode == "no_result":
         return 0
+    if mode == "hang" or (mode == "hang_at_first" and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"):
+        time.sleep(600)
+    if mode == "slow":
+        _make_steps_for_ever(arguments.out)
+    if mode == "eat_memory":
+        eaten = bytearray(os.urandom(4096) * (512 * 256))  # 512 MiB, every page of it touched
+        time.sleep(600)
+        return len(eaten)
     text = _result(asked).render()
     if mode == "truncated":
         text = text[: len(text) // 2]
@@ -57,10 +81,33 @@ def main() -> int:
     (arguments.out / STEPS_FILE).write_text("".join(step.render() for step in steps))
     draft = arguments.out / f".{RESULT_FILE}"
     draft.write_text(text)
-    draft.rename(arguments.out / RESULT_FILE)
+    draft.rename(arguments.out / (LATE_FILE if mode == "late" else RESULT_FILE))
+    if mode != "truncated":
+        _count(asked)
     if mode == "hang_after_result":
         time.sleep(600)
     return 0
+
+
+def _mode(asked: CellFile) -> str:
+    plan: dict[str, str] = json.loads(os.environ.get("STUB_PLAN", "{}"))
+    usual = os.environ.get("STUB_MODE", "ok")
+    mode, _, only_attempt = plan.get(str(asked.cell.seq_len), usual).partition("@")
+    return mode if only_attempt in ("", str(asked.key.attempt)) else usual
+
+
+def _make_steps_for_ever(out: Path) -> None:
+    for step in range(600):
+        draft = out / f".{PROGRESS_FILE}"
+        draft.write_text(Progress(step=step, steps=600, time=time.time(), tokens_per_s=1.0).render())
+        draft.rename(out / PROGRESS_FILE)
+        time.sleep(1)
+
+
+def _count(asked: CellFile) -> None:
+    if tally := os.environ.get("STUB_TALLY"):
+        with Path(tally).open("a") as file:
+            file.write(f"{asked.key.cell_id}/{asked.key.repeat}\n")
 
 
 def _result(asked: CellFile) -> Result:

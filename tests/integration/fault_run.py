@@ -1,0 +1,201 @@
+"""What the fault tests share: a sweep of stub cells on the real Slurm, commands in its way, the audit of its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sweep.adapters.run_dir import RunDir
+from sweep.cli.wiring import read_history
+from sweep.core.plan import UNDER_WAY, ActionKind
+from sweep.core.restraint import gpu_hours_committed
+from sweep.usecases.status import statuses
+from tests.commands import Shell, events, rows, stub_cluster, wait_for
+from tests.integration.conftest import SlurmUnderTest
+
+TINY = ["model=debug_1m", "trainer.steps=6", "trainer.warmup_steps=2", "trainer.threads_per_rank=1"]
+GRES = {"gpu_flag": "gres", "cpus_per_task": 1, "signal_delay_s": 10}
+DIES = Path(__file__).parents[1] / "stubs" / "dies.py"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyingShell(Shell):
+    """Runs the command that dies at a ledger write."""
+
+    def command(self, *words: str) -> list[str]:
+        usual = super().command(*words)
+        return [sys.executable, str(DIES), *usual[3:]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRun:
+    """One sweep: its command, its folder, and where the stub counts what it measured."""
+
+    slurm: SlurmUnderTest
+    shell: Shell
+    words: tuple[str, ...]
+    run_dir: Path
+    tally: Path
+
+    def reshaped(self, name: str, *, site: Mapping[str, object] | None = None, **changes: object) -> None:
+        """Write the cluster's file anew, with other settings."""
+        environment = {"STUB_TALLY": str(self.tally)}
+        plan, mode, seconds = changes.pop("plan", {}), changes.pop("mode", "ok"), changes.pop("seconds", 0)
+        assert self.shell.config_dir is not None
+        stub_cluster(
+            self.shell.config_dir,
+            name,
+            base="slurm",
+            mode=str(mode),
+            seconds=float(str(seconds)),
+            environment={**environment, "STUB_PLAN": json.dumps(plan)},
+            slurm={**GRES, **(site or {})},
+            **changes,
+        )
+
+    def with_env(self, **variables: str) -> FaultRun:
+        return replace(self, shell=replace(self.shell, env={**self.shell.env, **variables}))
+
+    def in_the_way(self, command: str, body: str) -> FaultRun:
+        """Put a script before one of Slurm's commands; ``$REAL`` is the real one, ``$HERE`` a folder for notes."""
+        folder = self.shell.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        real = shutil.which(command, path=os.environ["PATH"])
+        (folder / command).write_text(f"#!/bin/bash\nREAL={real}\nHERE={folder}\n{body}\n")
+        (folder / command).chmod(0o755)
+        path = self.shell.env["PATH"]
+        return self if path.startswith(f"{folder}:") else self.with_env(PATH=f"{folder}:{path}")
+
+    def out_of_the_way(self, command: str) -> None:
+        (self.shell.folder / "bin" / command).unlink()
+
+    def calls(self, command: str) -> int:
+        """How often a script in the way that counts (``echo >> $HERE/COMMAND.calls``) was run."""
+        log = self.shell.folder / "bin" / f"{command}.calls"
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    def events(self, kind: str) -> list[dict[str, object]]:
+        return events(self.run_dir, kind)
+
+    def outcomes(self) -> list[str]:
+        return [str(event["outcome"]) for event in self.events("ended")]
+
+    def jobs(self) -> list[str]:
+        """Ids of all jobs in the order in which the ledger names them."""
+        return [job for event in self.events("submitted") for job in event["jobs"]]  # type: ignore[attr-defined]
+
+    def names(self) -> set[str]:
+        return {path.stem for path in self.run_dir.glob("submissions/*.json")}
+
+    def in_queue(self) -> list[str]:
+        """States of this run's jobs, as the controller says now."""
+        lines = self.slurm.run("squeue", "--array", "-h", "-o", "%j|%T").splitlines()
+        return [state for name, _, state in (line.partition("|") for line in lines) if name in self.names()]
+
+    def wait_running(self, count: int = 1, seconds: float = 60) -> None:
+        wait_for(lambda: self.in_queue().count("RUNNING") >= count, seconds, f"{count} jobs run")
+
+    def wait_left(self, seconds: float = 60) -> None:
+        wait_for(lambda: not self.in_queue(), seconds, "no job is left")
+
+    def measured(self) -> Counter[str]:
+        """How often each repeat was measured, by the stub's own count."""
+        return Counter(self.tally.read_text().splitlines() if self.tally.exists() else [])
+
+    def by_length(self) -> dict[str, dict[str, str]]:
+        """The table, by sequence length."""
+        return {row["seq_len"]: row for row in rows(self.run_dir)}
+
+    def audit(self, *, budget: float | None = None, by_sacct: bool = True) -> None:
+        """Every cell ends measured or explained, none ran twice to success, and the budget adds up.
+
+        Args:
+            budget: GPU-hours that the run was allowed.
+            by_sacct: Compare what each job is said to have used with Slurm's own accounting, too.
+        """
+        twice = {repeat: count for repeat, count in self.measured().items() if count > 1}
+        assert not twice, f"measured more than once: {twice}"
+        run_dir = RunDir(self.run_dir)
+        content = run_dir.sweep_file()
+        assert content is not None
+        history, problems = read_history(run_dir)
+        assert not problems
+        for status in statuses(content, history, run_dir):
+            assert status.action.kind not in UNDER_WAY, status.action
+            assert status.action.kind is ActionKind.DONE or status.action.reason, status.action
+        ended = {_key(event["key"]): event for event in self.events("ended")}
+        assert len(ended) == len(self.events("ended")), "an attempt ended twice"
+        succeeded = {key.rpartition("/")[0] for key, event in ended.items() if event["outcome"] == "SUCCEEDED"}
+        assert succeeded == set(self.measured()), "a measurement was lost, or one was made up"
+        self._audit_budget(gpu_hours_committed(history), ended, budget)
+        if by_sacct:
+            self._audit_by_sacct(ended)
+
+    def _audit_budget(self, committed: float, ended: Mapping[str, Mapping[str, object]], budget: float | None) -> None:
+        over = {str(e["submission"]) for kind in ("released", "refused") for e in self.events(kind)}
+        over -= {str(event["submission"]) for event in self.events("submitted")}
+        used = 0.0
+        for event in self.events("reserved"):
+            if event["submission"] in over:
+                continue
+            for task in event["tasks"]:  # type: ignore[attr-defined]  # JSON
+                assert _key(task) in ended, f"{task} was reserved and never settled"
+                seconds = ended[_key(task)]["gpu_seconds"]
+                used += float(str(event["gpu_hours"])) if seconds is None else float(str(seconds)) / 3600
+        assert abs(committed - used) < 1e-9, f"committed {committed}, but the attempts add up to {used}"
+        assert budget is None or used <= budget
+
+    def _audit_by_sacct(self, ended: Mapping[str, Mapping[str, object]]) -> None:
+        """The last run of each job, as Slurm counts it: whole seconds x GPUs."""
+        submitted = {str(event["submission"]): event["jobs"] for event in self.events("submitted")}
+        tasks = {
+            job: (_key(task), int(str(event["gpus"])))
+            for event in self.events("reserved")
+            for task, job in zip(event["tasks"], submitted.get(str(event["submission"]), ()), strict=False)  # type: ignore[call-overload]
+        }
+        if not tasks:
+            return
+        rows = self.slurm.run("sacct", "-X", "-n", "-P", "-j", ",".join(tasks), "-o", "JobID,ElapsedRaw").splitlines()
+        for job, _, elapsed in (row.partition("|") for row in rows):
+            if job in tasks:
+                key, gpus = tasks[job]
+                seconds = ended[key]["gpu_seconds"]
+                if seconds is not None:
+                    assert abs(float(str(seconds)) - int(elapsed) * gpus) <= 2 * gpus, (key, seconds, elapsed)
+
+
+def _key(data: object) -> str:
+    assert isinstance(data, dict)
+    return f"{data['cell_id']}/{data['repeat']}/{data['attempt']}"
+
+
+def fault_run(
+    slurm: SlurmUnderTest,
+    folder: Path,
+    name: str,
+    *words: str,
+    shell: type[Shell] = Shell,
+    **changes: object,
+) -> FaultRun:
+    """A sweep of one-node cells on a cluster of its own; ``words`` are further overrides."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = FaultRun(
+        slurm=slurm,
+        # Blame of nodes that a test makes fail is nobody else's.
+        shell=shell(
+            folder=folder,
+            env={**slurm.env, "XDG_STATE_HOME": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")},
+            config_dir=folder / "conf",
+        ),
+        words=("+grid=weak_scaling", f"cluster={name}", *TINY, *words),
+        run_dir=folder / "runs" / f"weak_scaling-{name}",
+        tally=folder / "tally",
+    )
+    made.reshaped(name, **changes)  # type: ignore[arg-type]  # keywords of the file
+    return made

@@ -1,0 +1,88 @@
+"""Faults of Slurm's daemons: the controller or the accounting away for a while, or no accounting at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import wait_for
+from tests.integration.conftest import SlurmUnderTest
+from tests.integration.fault_run import fault_run
+
+pytestmark = pytest.mark.slurm
+
+# What has ended is not shown: a controller whose MinJobAge is over.
+FORGETFUL = r'"$REAL" "$@" | grep -v -E "\|(COMPLETED|FAILED|COMPLETING)\|"; exit 0'
+
+
+def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_costs_only_time(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    run = fault_run(slurm, tmp_path, "away", "nodes=1", "seq_len=64", "tables=false", seconds=6)
+    run = run.in_the_way(
+        "sbatch", 'touch "$HERE/asked"; until [ -e "$HERE/go" ]; do sleep 0.1; done; exec "$REAL" "$@"'
+    )
+    folder = run.shell.folder / "bin"
+    started = run.shell.start(*run.words)
+    wait_for(lambda: (folder / "asked").exists(), 60, "sbatch is called")
+    slurm.stop_controller()
+    try:
+        (folder / "go").touch()
+        wait_for(lambda: bool(run.events("released")), 60, "the submission is given back")
+    finally:
+        slurm.start_controller()
+    run.wait_running()
+    slurm.stop_controller()
+    try:
+        # The job ends while nobody can be told.
+        wait_for(lambda: bool(run.measured()), 60, "it measures")
+    finally:
+        slurm.start_controller()
+    text, _ = started.communicate(timeout=120)
+    assert started.returncode == 0, text
+    assert "the scheduler was not reached" in text
+    assert run.outcomes() == ["SUCCEEDED"]
+    run.audit()
+
+
+def test_accounting_that_is_away_delays_what_only_it_can_tell(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    run = fault_run(
+        slurm, tmp_path, "unaccounted", "nodes=1", "seq_len=[32,64]", "policy.canary=false", plan={"64": "no_result"}
+    )  # fmt: skip
+    run = run.in_the_way("squeue", FORGETFUL)
+    slurm.stop_accounting()
+    try:
+        started = run.shell.start(*run.words)
+        wait_for(lambda: "SUCCEEDED" in run.outcomes(), 90, "a result needs no scheduler")
+        assert run.outcomes() == ["SUCCEEDED"], "without a word of Slurm nothing else is decided"
+    finally:
+        slurm.start_accounting()
+    text, _ = started.communicate(timeout=120)
+    assert started.returncode == 1, text
+    assert "the scheduler cannot be asked" in text
+    table = run.by_length()
+    assert table["32"]["status"] == "measured"
+    assert table["64"]["status"] == "trainer_error"
+    assert "without a result" in table["64"]["reason"]
+    # Without Slurm's word the launcher's own times count, which leave out how long the job took to start.
+    run.audit(by_sacct=False)
+
+
+def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    run = fault_run(
+        slurm, tmp_path, "nosacct", "nodes=1", "seq_len=[32,64,96]", "policy.canary=false",
+        plan={"64": "no_result", "96": "truncated"}, site={"sacct": False}, lost_after_s=6,
+    )  # fmt: skip
+    run = run.in_the_way(
+        "sacct", 'echo >> "$HERE/sacct.calls"; echo "sacct: error: accounting storage is disabled" >&2; exit 1'
+    )
+    # Worse: the queue forgets every job at its end.
+    run = run.in_the_way("squeue", FORGETFUL)
+    done = run.shell.run(*run.words)
+    assert done.code == 1, done.err
+    assert run.calls("sacct") == 0
+    table = run.by_length()
+    assert [row["status"] for row in table.values()] == ["measured", "trainer_error", "trainer_error"]
+    assert "not whole JSON" in table["96"]["reason"]
+    run.audit(by_sacct=False)

@@ -1,0 +1,125 @@
+"""Faults of jobs and nodes on a real Slurm: what ends them, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from sweep.core.record import RESULT_FILE
+from tests.commands import wait_for
+from tests.integration.conftest import SlurmUnderTest
+from tests.integration.fault_run import FaultRun, fault_run
+from tests.stubs.stub_trainer import LATE_FILE
+
+pytestmark = pytest.mark.slurm
+
+
+def _job_of(run: FaultRun, length: int) -> str:
+    """The first job of the cell of one sequence length."""
+    for path in run.run_dir.glob("cells/*/repeat-01/attempt-01/cell.json"):
+        if json.loads(path.read_text())["cell"]["seq_len"] == length:
+            launched = path.with_name("attempt.json")
+            wait_for(launched.exists, 60, f"the job of {length} begins")
+            return str(json.loads(launched.read_text())["job_id"])
+    raise AssertionError(f"no attempt at seq_len={length}")
+
+
+def test_a_node_that_fails_under_a_job_of_two_is_blamed_and_the_retry_keeps_away_from_it(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    run = fault_run(slurm, tmp_path, "nodefail", "nodes=2", "seq_len=64", mode="hang@1", seconds=1)
+    started = run.shell.start(*run.words)
+    run.wait_running()
+    (job,) = run.jobs()
+    nodes = slurm.run("scontrol", "show", "hostnames", slurm.run("squeue", "-h", "-j", job, "-o", "%N")).split()
+    slurm.fail_node(nodes[1])
+    try:
+        text, _ = started.communicate(timeout=120)
+    finally:
+        slurm.restore_node(nodes[1])
+    assert started.returncode == 0, text
+    assert run.outcomes() == ["NODE_FAIL", "SUCCEEDED"]
+    failed = run.events("ended")[0]
+    assert failed["evidence"]["blamed"] == [nodes[1]]  # type: ignore[index]  # JSON
+    retried = json.loads((run.run_dir / "submissions" / f"{run.events('submitted')[1]['submission']}.json").read_text())
+    assert retried["exclude"] == [nodes[1]]
+    assert run.by_length()["64"]["attempt"].endswith("attempt-02")
+    run.audit()
+
+
+def test_a_preempted_job_is_retried_and_a_requeued_one_goes_on_under_its_id(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """32: preempted, and Slurm requeues it; 64: preempted for good; 96: requeued by an administrator."""
+    run = fault_run(
+        slurm, tmp_path, "preempted", "nodes=1", "seq_len=[32,64,96]", "policy.canary=false", "budget.gpu_hours=2",
+        plan={"32": "hang_at_first", "64": "hang@1", "96": "hang_at_first"}, site={"qos": "low"},
+    )  # fmt: skip
+    started = run.shell.start(*run.words)
+    run.wait_running(3)
+    jobs = {length: _job_of(run, length) for length in (32, 64, 96)}
+    for length in (32, 96):
+        slurm.run("scontrol", "update", f"jobid={jobs[length]}", "requeue=1")
+    slurm.run("scontrol", "requeue", jobs[96])
+    node = slurm.run("squeue", "-h", "-j", jobs[32], "-o", "%N")
+    assert slurm.run("squeue", "-h", "-j", jobs[64], "-o", "%N") == node
+    urgent = slurm.sbatch("sleep 1", "--qos=high", "--gres=gpu:8", f"--nodelist={node}", "--mem=100")
+    text, _ = started.communicate(timeout=200)
+    assert started.returncode == 0, text
+    assert slurm.wait_ended(urgent) == "COMPLETED"
+    assert sorted(run.outcomes()) == ["PREEMPTED", "SUCCEEDED", "SUCCEEDED", "SUCCEEDED"]
+    attempts = {length: row["attempt"].partition("repeat-01/")[2] for length, row in run.by_length().items()}
+    assert attempts == {"32": "attempt-01/restart-1", "64": "attempt-02", "96": "attempt-01/restart-1"}
+    run.audit(budget=2)
+
+
+def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """32 hangs, 64 is too slow, 96 eats memory, 128 is cancelled by hand, 160 late, 192 and 224 have no good result."""
+    run = fault_run(
+        slurm, tmp_path, "mixed", "nodes=1", "seq_len=[32,64,96,128,160,192,224]", "policy.canary=false",
+        "policy.watchdog_s=6", "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
+        plan={
+            "32": "hang@1", "64": "slow@1", "96": "eat_memory", "128": "slow", "160": "late", "192": "no_result",
+            "224": "truncated",
+        },
+        walltime_min=1, result_grace_s=12.0, site={"mem": "200"},
+    )  # fmt: skip
+    started = run.shell.start(*run.words)
+    run.wait_running(3)
+    slurm.run("scancel", _job_of(run, 128))
+    late = None
+    while late is None:
+        late = next(run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}"), None)
+    wait_for(lambda: json.loads(late.with_name("attempt.json").read_text())["ended_at"] is not None, 30, "it ends")
+    wait_for(
+        lambda: "TRAINER_ERROR" in run.outcomes() or late.stat().st_mtime + 6 < time.time(), 30, "six seconds pass"
+    )
+    late.rename(late.with_name(RESULT_FILE))
+    text, _ = started.communicate(timeout=200)
+    assert started.returncode == 1, text
+    table = run.by_length()
+    assert {length: row["status"] for length, row in table.items()} == {
+        "32": "measured", "64": "measured", "96": "oom_host", "128": "cancelled", "160": "measured",
+        "192": "trainer_error", "224": "trainer_error",
+    }  # fmt: skip
+    assert sorted(run.outcomes()) == sorted(
+        ["COMM_FAILURE", "TIMEOUT", "OOM_HOST", "CANCELLED", *["TRAINER_ERROR"] * 2, *["SUCCEEDED"] * 3]
+    )
+    walltimes = sorted(float(str(event["gpu_hours"])) * 60 for event in run.events("reserved"))
+    assert walltimes == [1.0, 1.0, 2.0], "after a TIMEOUT twice as long"
+    assert "(exit code 0) without a result" in table["192"]["reason"]
+    assert "not whole JSON" in table["224"]["reason"]
+    assert "no step for" in next(str(e["reason"]) for e in run.events("ended") if e["outcome"] == "COMM_FAILURE")
+    run.audit(budget=2)
+    run.reshaped("mixed", plan={"96": "eat_memory", "192": "no_result", "224": "truncated"}, walltime_min=1)
+    again = run.shell.run(*run.words)
+    assert again.code == 1
+    assert len(run.events("reserved")) == 3, "cancelled by hand: not resubmitted unless asked"
+    asked = run.shell.run(*run.words, "retry=[CANCELLED]")
+    assert asked.code == 1
+    assert run.by_length()["128"]["status"] == "measured"
+    assert len(run.events("reserved")) == 4
+    run.audit(budget=2)

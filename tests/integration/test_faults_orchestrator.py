@@ -1,0 +1,89 @@
+"""Faults of the orchestrator itself, on a real Slurm: killed at every ledger write, two at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import SlurmUnderTest
+from tests.integration.fault_run import DyingShell, fault_run
+
+pytestmark = pytest.mark.slurm
+
+# Reserved, submitted, ended: of the canary, then of the other cell.
+WRITES = 6
+TWO_CELLS = ("nodes=[1,2]", "seq_len=64", "tables=false")
+
+
+def _killed_and_resumed(slurm: SlurmUnderTest, folder: Path, when: str, write: int) -> None:
+    run = fault_run(
+        slurm, folder, f"{when}{write}".lower(), *TWO_CELLS, "budget.gpu_hours=1", shell=DyingShell, lost_after_s=4
+    )
+    first = run.with_env(**{f"DIES_{when}": str(write)}).shell.run(*run.words)
+    assert first.code == 137, first.err
+    jobs = run.jobs()
+    second = run.shell.run(*run.words)
+    assert second.code == 0, second.err
+    assert run.jobs()[: len(jobs)] == jobs, "what was submitted is adopted"
+    assert run.outcomes() == ["SUCCEEDED"] * 2
+    assert run.in_queue() == []
+    run.audit(budget=1)
+    if write == 1:
+        third = run.with_env(DIES_BEFORE="1").shell.run(*run.words)
+        assert third.code == 0, "a third run has nothing left to write"
+
+
+@pytest.mark.parametrize("when", ["AFTER", "BEFORE"])
+def test_killed_at_any_ledger_write_a_sweep_is_resumed_with_nothing_lost_and_nothing_twice(
+    slurm: SlurmUnderTest, tmp_path: Path, when: str
+) -> None:
+    """Before the second write, sbatch has answered and the job's id is recorded nowhere."""
+    with ThreadPoolExecutor(3) as pool:
+        cases = [
+            pool.submit(_killed_and_resumed, slurm, tmp_path / str(write), when, write)
+            for write in range(1, WRITES + 1)
+        ]
+    for case in cases:
+        case.result()
+
+
+def test_killed_between_sbatch_and_its_record_where_nothing_remembers_the_job_its_own_records_do(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """No accounting, and the queue has forgotten the job (MinJobAge): only its files are left."""
+    run = fault_run(
+        slurm, tmp_path, "forgotten", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false",
+        shell=DyingShell, lost_after_s=4, site={"sacct": False},
+    )  # fmt: skip
+    assert run.with_env(DIES_BEFORE="2").shell.run(*run.words).code == 137
+    run.wait_left()
+    heir = run.in_the_way("squeue", "exit 0")
+    done = heir.shell.run(*run.words)
+    assert done.code == 0, done.err
+    assert run.outcomes() == ["SUCCEEDED"] * 2
+    run.audit(by_sacct=False)
+
+
+def test_the_second_of_two_orchestrators_stops_and_a_successor_of_a_killed_one_takes_over(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    run = fault_run(
+        slurm, tmp_path, "two", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false", seconds=6
+    )
+    first = run.shell.start(*run.words)
+    run.wait_running(2)
+    second = run.shell.run(*run.words)
+    assert second.code == 2
+    assert f"held by process {first.pid} on" in second.err
+    first.kill()
+    first.wait()
+    # Two at the same moment, over the lease that the dead one left: one gets it.
+    heirs = [run.shell.start(*run.words) for _ in range(2)]
+    texts = [heir.communicate(timeout=120)[0] for heir in heirs]
+    codes = sorted(heir.returncode for heir in heirs)
+    # The later one finds the run held, or, once the other has finished, all done.
+    assert codes in ([0, 2], [0, 0]), texts
+    assert len(run.jobs()) == 2
+    run.audit()

@@ -1,0 +1,139 @@
+"""Faults of the run directory's file system: full, read-only, deleted while a sweep is in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commands import wait_for
+from tests.integration.conftest import SlurmUnderTest
+from tests.integration.fault_run import FaultRun, fault_run
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(["mount", *options], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _remount(disk: Path, how: str) -> bool:
+    command = ["mount", "-o", f"remount,{how}", str(disk)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _fill(disk: Path) -> Path:
+    filler = disk / "filler"
+    try:
+        with filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+    except OSError:
+        return filler
+
+
+def _run_on(disk: Path, slurm: SlurmUnderTest, tmp_path: Path, name: str, **changes: object) -> FaultRun:
+    from dataclasses import replace
+
+    run = fault_run(
+        slurm,
+        tmp_path,
+        name,
+        "nodes=1",
+        "seq_len=[32,64]",
+        f"run_dir={disk}/run",
+        "tables=false",
+        "policy.outcomes.LOST.backoff_s=1",
+        **changes,
+    )  # type: ignore[arg-type]  # keywords
+    return replace(run, run_dir=disk / "run")
+
+
+def test_a_disk_that_is_full_stops_the_sweep_with_a_screen_and_costs_no_measurement(
+    slurm: SlurmUnderTest, tmp_path: Path, disk: Path
+) -> None:
+    """It fills up while the canary runs, whose result then does not fit; with room again the other cell is measured."""
+    run = _run_on(disk, slurm, tmp_path, "full", seconds=4)
+    started = run.shell.start(*run.words)
+    run.wait_running()
+    filler = _fill(disk)
+    text, _ = started.communicate(timeout=90)
+    assert started.returncode == 3, text
+    assert "No space left on device" in text
+    assert "Traceback" not in text
+    full = run.shell.run(*run.words)
+    assert full.code == 2
+    assert "cannot be written" in full.err
+    run.wait_left()
+    filler.unlink()
+    done = run.shell.run(*run.words)
+    assert done.code in (0, 1), done.err
+    assert "SUCCEEDED" in run.outcomes()
+    again = run.shell.run(*run.words, "retry=[TRAINER_ERROR,LOST]")
+    assert again.code == 0, again.err
+    run.audit(by_sacct=False)
+
+
+def test_a_file_system_that_turns_read_only_stops_the_sweep_and_later_it_goes_on(
+    slurm: SlurmUnderTest, tmp_path: Path, disk: Path
+) -> None:
+    run = _run_on(disk, slurm, tmp_path, "readonly")
+    slurm.run("scontrol", "update", "partitionname=debug", "state=down")
+    try:
+        started = run.shell.start(*run.words, "policy.canary=false")
+        wait_for(lambda: len(run.in_queue()) == 2, 60, "both are queued")
+        # Only while no file is open there for writing.
+        wait_for(lambda: _remount(disk, "ro"), 30, "it turns read-only")
+    finally:
+        slurm.run("scontrol", "update", "partitionname=debug", "state=up")
+    text, _ = started.communicate(timeout=90)
+    assert started.returncode == 3, text
+    assert "Read-only file system" in text
+    assert "Traceback" not in text
+    refused = run.shell.run(*run.words)
+    assert refused.code == 2
+    assert "cannot be written" in refused.err
+    assert run.shell.status(run.run_dir), "status needs no right to write"
+    run.wait_left()
+    assert _remount(disk, "rw")
+    done = run.shell.run(*run.words, "retry=[TRAINER_ERROR,LOST]")
+    assert done.code in (0, 1), done.err
+    again = run.shell.run(*run.words, "retry=[TRAINER_ERROR,LOST]")
+    assert again.code == 0, again.err
+    run.audit(by_sacct=False)
+
+
+def test_a_run_directory_deleted_under_a_sweep_stops_it_and_nothing_is_submitted_any_more(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    run = fault_run(slurm, tmp_path, "deleted", "nodes=1", "seq_len=[32,64]", "tables=false", seconds=3)
+    started = run.shell.start(*run.words)
+    run.wait_running()
+    names = run.names()
+    aside = run.run_dir.with_name("aside")
+    run.run_dir.rename(aside)
+    text, _ = started.communicate(timeout=90)
+    assert started.returncode == 2, text
+    assert "Traceback" not in text
+    assert not run.run_dir.exists() or not any(run.run_dir.glob("submissions/*.json")), "it is not made anew"
+    shutil.rmtree(run.run_dir, ignore_errors=True)
+
+    def is_over() -> bool:
+        lines = slurm.run("squeue", "-h", "-o", "%j").splitlines()
+        return not names & set(lines)
+
+    wait_for(is_over, 60, "its job ends")
+    fresh = run.shell.run(*run.words)
+    assert fresh.code == 0, fresh.err

@@ -1,0 +1,57 @@
+"""Words that Slurm will not say on demand, put into the mouths of the real commands: runs must come out the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import SlurmUnderTest
+from tests.integration.fault_run import fault_run
+
+pytestmark = pytest.mark.slurm
+
+CELLS = ("nodes=1", "seq_len=[32,64,96]", "policy.canary=false", "tables=false")
+NTH = 'echo >> "$HERE/{name}.calls"; n=$(wc -l < "$HERE/{name}.calls")\n'
+
+# The queue forgets a job at its end, as after MinJobAge.
+FORGETFUL = r'"$REAL" "$@" | grep -v -E "\|(COMPLETED|FAILED|COMPLETING)\|"; exit 0'
+# What is said of a running array the first times; the rest is as it was.
+UNKNOWN_WORD = (
+    NTH.format(name="squeue") + r'"$REAL" "$@" | { [ $n -gt 12 ] && cat || sed -E "s/\|([A-Z]+)\|/|TELEPORTING|/"; }'
+)
+CUT_SHORT = NTH.format(name="squeue") + (
+    r'[ $n -gt 12 ] && exec "$REAL" "$@"; base=$("$REAL" "$@" | grep -o "^[0-9]*_" | head -1);'
+    r' [ -z "$base" ] || echo "${base}[0,2,...%3]|PENDING||N/A|N/A|Resources"'
+)
+ERROR_WITH_0 = NTH.format(name="squeue") + (
+    r'[ $n -gt 6 ] && exec "$REAL" "$@"; echo "squeue: error: Invalid user: 0" >&2; exit 0'
+)
+EMPTY_AT_FIRST = NTH.format(name="sacct") + r'[ $n -gt 5 ] && exec "$REAL" "$@"; exit 0'
+STALE_AT_FIRST = (
+    NTH.format(name="sacct") + r'"$REAL" "$@" | { [ $n -gt 5 ] && cat || sed -E "s/\|COMPLETED\|/|RUNNING|/"; }'
+)
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        pytest.param({"squeue": UNKNOWN_WORD}, id="unknown-state"),
+        pytest.param({"squeue": CUT_SHORT}, id="array-row-cut-short"),
+        pytest.param({"squeue": ERROR_WITH_0}, id="error-with-exit-0"),
+        pytest.param({"squeue": FORGETFUL, "sacct": EMPTY_AT_FIRST}, id="sacct-empty-at-first"),
+        pytest.param({"squeue": FORGETFUL, "sacct": STALE_AT_FIRST}, id="sacct-lags-behind"),
+    ],
+)
+def test_odd_words_delay_a_sweep_and_change_nothing_of_it(
+    slurm: SlurmUnderTest, tmp_path: Path, ways: dict[str, str]
+) -> None:
+    """One cell ends without a result, so that the scheduler's word on it is needed."""
+    run = fault_run(slurm, tmp_path, "words", *CELLS, plan={"64": "no_result"}, seconds=1, result_grace_s=1.0)
+    for command, body in ways.items():
+        run = run.in_the_way(command, body)
+    done = run.shell.run(*run.words)
+    assert done.code == 1, done.err
+    assert sorted(run.outcomes()) == ["SUCCEEDED", "SUCCEEDED", "TRAINER_ERROR"]
+    assert len(run.jobs()) == 3, "nothing is submitted again"
+    run.audit(by_sacct=False)
