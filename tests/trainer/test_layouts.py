@@ -1,29 +1,17 @@
-"""Every layout against one process: the same starting weights, losses and gradient norms.
-
-Tolerances, relative, over five steps: fp32 differs by the order of sums only (seen: 1e-6, allowed 5e-6); bf16 rounds to
-8 bits (seen against fp32: losses 2e-4, norms 1e-2; allowed 1e-3 and 3e-2; among bf16 layouts losses 2e-4).
-"""
+"""Every layout of data parallelism against one process: the same starting weights, losses and gradient norms."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
-from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, cell_to_json
+from sweep.core.cell import Checkpointing, Parallelism, Precision
 from tests.trainer.cells import cell
-from tests.trainer.processes import ROOT, torchrun
+from tests.trainer.parity import BF16_LOSS_TOLERANCE, BF16_NORM_TOLERANCE, FP32_TOLERANCE, Shown, run_layouts
 
 pytestmark = pytest.mark.torchrun
 
-DRIVER = ROOT / "tests" / "trainer" / "layouts.py"
-FP32_TOLERANCE = 5e-6
-BF16_LOSS_TOLERANCE = 1e-3
-BF16_NORM_TOLERANCE = 3e-2
-
 ddp2 = Parallelism(dp_replicate=2)
+hsdp = Parallelism(dp_replicate=2, dp_shard=2)
 ONE = {
     "fp32": cell(),
     "fp32 accumulated": cell(micro_batch=2),
@@ -49,26 +37,11 @@ TWO = {
 FOUR = {
     "ddp of 4": cell(gpus=4, parallelism=Parallelism(dp_replicate=4)),
     "fsdp of 4": cell(gpus=4, micro_batch=1, reshard_after_forward=True),
+    "fsdp prefetched further": cell(gpus=4, trainer={"forward_prefetch": 3, "backward_prefetch": 2}),
+    "fsdp not prefetched": cell(gpus=4, trainer={"forward_prefetch": 0, "backward_prefetch": 0}),
+    "hsdp": cell(gpus=4, parallelism=hsdp),
+    "hsdp accumulated resharded": cell(gpus=4, parallelism=hsdp, micro_batch=1, reshard_after_forward=True),
 }
-
-
-@dataclass(frozen=True)
-class Shown:
-    start: str
-    losses: list[float]
-    grad_norms: list[float]
-    calls: dict[str, int]
-    formats: list[str]
-    n_params: int
-    time_s: float
-
-
-def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell]) -> dict[str, Shown]:
-    given, found = folder / f"cells-{n_ranks}.json", folder / f"shown-{n_ranks}.json"
-    given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
-    done = torchrun(n_ranks, str(DRIVER), str(given), str(found))
-    assert done.returncode == 0, done.stderr[-4000:]
-    return {name: Shown(**shown) for name, shown in json.loads(found.read_text()).items()}
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +97,10 @@ FREED = GROUPS - 1
         ("fsdp accumulated", GROUPS),
         ("fsdp accumulated resharded", 2 * (GROUPS + FREED)),
         ("fsdp bf16 accumulated", GROUPS),
+        ("fsdp prefetched further", GROUPS),
+        ("fsdp not prefetched", GROUPS),
+        ("hsdp", GROUPS),
+        ("hsdp accumulated resharded", 2 * (GROUPS + FREED)),
     ],
 )
 def test_parameters_are_gathered_as_often_as_they_were_freed_and_gradients_reduced_once_a_step(

@@ -1,0 +1,52 @@
+"""What a layout must show to be taken as equal to one process, and how it is made to show it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweep.core.cell import Cell, cell_to_json
+from tests.trainer.processes import ROOT, torchrun
+from trainer import devices, session
+from trainer.failure import Whereabouts
+from trainer.loop import Observed
+from trainer.ranks import Ranks
+
+DRIVER = ROOT / "tests" / "trainer" / "layouts.py"
+# All relative, over five steps. fp32 differs by the order of sums only (seen with data parallelism 1e-6, with tp 6e-6 in
+# the fifth step's norm).
+FP32_TOLERANCE = 5e-6
+FP32_TP_TOLERANCE = 2e-5
+# bf16 rounds each activation to 8 bits (seen against fp32: losses 2e-4, norms 1e-2).
+BF16_LOSS_TOLERANCE = 1e-3
+BF16_NORM_TOLERANCE = 3e-2
+
+
+@dataclass(frozen=True)
+class Shown:
+    start: str
+    losses: list[float]
+    grad_norms: list[float]
+    calls: dict[str, int]
+    formats: list[str]
+    n_params: int
+    time_s: float
+
+
+def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell], timeout_s: float = 280) -> dict[str, Shown]:
+    """Train all cells in one launch."""
+    given, found = folder / f"cells-{n_ranks}.json", folder / f"shown-{n_ranks}.json"
+    given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
+    done = torchrun(n_ranks, str(DRIVER), str(given), str(found), timeout_s=timeout_s)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {name: Shown(**shown) for name, shown in json.loads(found.read_text()).items()}
+
+
+@functools.cache
+def alone(made: Cell) -> Observed:
+    """The same training on one process."""
+    compute = devices.CpuCompute()
+    model = session.build(made, compute, Ranks())
+    return session.fit(made, Ranks(), compute, model, session.Watch(compute, Whereabouts()), None)
