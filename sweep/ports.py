@@ -161,6 +161,10 @@ class RunDirectory(Protocol):
         """Error files of an attempt's latest restart."""
         ...
 
+    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
+        """What the launchers of an attempt's earlier runs under the same job id wrote, the first first."""
+        ...
+
     def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
         """What the launcher wrote; None where it has not, or not readably."""
         ...

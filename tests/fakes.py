@@ -126,6 +126,7 @@ class MemoryRunDirectory:
     result_problems: dict[AttemptKey, str] = field(default_factory=dict)
     rank_errors: dict[AttemptKey, list[RankError]] = field(default_factory=dict)
     attempt_files: dict[AttemptKey, AttemptFile] = field(default_factory=dict)
+    earlier: dict[AttemptKey, list[AttemptFile]] = field(default_factory=dict)
     progresses: dict[AttemptKey, Progress] = field(default_factory=dict)
     requests: dict[str, list[str]] = field(default_factory=dict)
     path: str = "/runs/fake"
@@ -156,6 +157,9 @@ class MemoryRunDirectory:
 
     def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
         return self.attempt_files.get(key)
+
+    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
+        return self.earlier.get(key, [])
 
     def progress(self, key: AttemptKey) -> Progress | None:
         return self.progresses.get(key)

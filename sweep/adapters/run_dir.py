@@ -162,6 +162,11 @@ class RunDir:
         """What the launcher wrote; None where it has not, or not readably."""
         return _read(self._restarts(key)[0] / ATTEMPT_FILE, AttemptFile.parse)
 
+    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
+        """What the launchers of an attempt's earlier runs under the same job id wrote, the first first."""
+        read = (_read(folder / ATTEMPT_FILE, AttemptFile.parse) for folder in self._restarts(key)[1:])
+        return sorted((run for run in read if run is not None), key=lambda run: run.restart)
+
     def progress(self, key: AttemptKey) -> Progress | None:
         """The step a running trainer is at; None where it has not said."""
         return _read(self._restarts(key)[0] / PROGRESS_FILE, Progress.parse)

@@ -212,7 +212,7 @@ class Reconciler:
                 key=attempt.key,
                 outcome=verdict.outcome,
                 reason=verdict.reason,
-                gpu_seconds=_gpu_seconds(attempt, report, launched),
+                gpu_seconds=_gpu_seconds(attempt, report, launched, session.run_dir.earlier_runs(attempt.key)),
                 evidence={**_as_data(evidence, errors), "blamed": blamed},
             )
         )
@@ -307,8 +307,13 @@ class Reconciler:
             self._session.reporter.note(f"the scheduler did not take the cancel of {', '.join(jobs)}: {error}")
 
 
-def _gpu_seconds(attempt: AttemptState, report: JobReport, launched: AttemptFile | None) -> float | None:
-    """GPU-seconds that an attempt held, by the scheduler's times or else the launcher's; None where neither knows."""
+def _gpu_seconds(
+    attempt: AttemptState, report: JobReport, launched: AttemptFile | None, earlier: Sequence[AttemptFile]
+) -> float | None:
+    """GPU-seconds that an attempt held, by the scheduler's times or else the launcher's; None where neither knows.
+
+    The scheduler's are those of the job's last run: what it ran before it was requeued, its launchers say.
+    """
     started, ended = report.started_at, report.ended_at
     if report.phase is Phase.ENDED and started is None and launched is None:
         return 0.0  # it ended before it began
@@ -316,7 +321,10 @@ def _gpu_seconds(attempt: AttemptState, report: JobReport, launched: AttemptFile
         started, ended = launched.started_at, launched.ended_at
     if started is None or ended is None:
         return None
-    return max(0.0, ended - started) * attempt.gpus
+    # A launcher that was killed did not write its end: at the latest it was when the next run began.
+    begins = [*(run.started_at for run in earlier[1:]), started]
+    before = sum((run.ended_at or then) - run.started_at for run, then in zip(earlier, begins, strict=False))
+    return (max(0.0, before) + max(0.0, ended - started)) * attempt.gpus
 
 
 def _as_data(evidence: Evidence, errors: Sequence[RankError]) -> dict[str, object]:

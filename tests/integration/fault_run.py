@@ -152,7 +152,7 @@ class FaultRun:
         assert budget is None or used <= budget
 
     def _audit_by_sacct(self, ended: Mapping[str, Mapping[str, object]]) -> None:
-        """The last run of each job, as Slurm counts it: whole seconds x GPUs."""
+        """The runs of each job, as Slurm counts them: whole seconds x GPUs."""
         submitted = {str(event["submission"]): event["jobs"] for event in self.events("submitted")}
         tasks = {
             job: (_key(task), int(str(event["gpus"])))
@@ -161,13 +161,17 @@ class FaultRun:
         }
         if not tasks:
             return
-        rows = self.slurm.run("sacct", "-X", "-n", "-P", "-j", ",".join(tasks), "-o", "JobID,ElapsedRaw").splitlines()
-        for job, _, elapsed in (row.partition("|") for row in rows):
-            if job in tasks:
-                key, gpus = tasks[job]
-                seconds = ended[key]["gpu_seconds"]
-                if seconds is not None:
-                    assert abs(float(str(seconds)) - int(elapsed) * gpus) <= 2 * gpus, (key, seconds, elapsed)
+        asked = ("sacct", "-X", "-D", "-n", "-P", "-j", ",".join(tasks), "-o", "JobID,ElapsedRaw")
+        runs: dict[str, list[int]] = {}
+        for job, _, elapsed in (row.partition("|") for row in self.slurm.run(*asked).splitlines()):
+            runs.setdefault(job, []).append(int(elapsed))
+        for job, (key, gpus) in tasks.items():
+            seconds = ended[key]["gpu_seconds"]
+            if seconds is not None and job in runs:
+                used = float(str(seconds)) / gpus
+                # Of runs before a requeue the launcher tells, which begins a little after the job.
+                most, least = sum(runs[job]) + 2, runs[job][-1] - 2 + (len(runs[job]) > 1)
+                assert least <= used <= most, (key, used, runs[job])
 
 
 def _key(data: object) -> str:

@@ -397,6 +397,24 @@ def test_gpu_seconds_of_an_attempt_are_its_time_times_its_gpus(world: World) -> 
     assert {world.cells[name].gpus: seconds for name, seconds in used.items()} == {1: 100.0, 2: 200.0}
 
 
+def test_what_a_job_used_before_it_was_requeued_counts_too(world: World) -> None:
+    """Once with its end, and once killed: then it lasted until the next run at the latest."""
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    key = world.scheduler.keys[job]
+    told = {"key": key, "job_id": job, "hosts": ("node1",), "pid": 5}
+    world.run_dir.earlier[key] = [
+        AttemptFile(**told, restart=0, started_at=10.0, ended_at=25.0),
+        AttemptFile(**told, restart=1, started_at=60.0, ended_at=None),
+    ]
+    world.finish(job)
+    orchestrator.step()
+    (ended,) = _events(world, Ended)
+    assert ended.gpu_seconds == 15 + (100 - 60) + 100
+
+
 def test_an_attempt_that_ended_before_it_began_used_nothing(world: World) -> None:
     _one_cell(world)
     orchestrator = world.orchestrator()
