@@ -15,8 +15,8 @@ from trainer.loop import Observed
 from trainer.ranks import Ranks
 
 DRIVER = ROOT / "tests" / "trainer" / "layouts.py"
-# All relative, over five steps. fp32 differs by the order of sums only (seen with data parallelism 1e-6, with tp 6e-6 in
-# the fifth step's norm).
+# All relative, over five steps. fp32 differs by the order of sums only (seen with data parallelism 1e-6, with tp 6e-6
+# in the fifth step's norm).
 FP32_TOLERANCE = 5e-6
 FP32_TP_TOLERANCE = 2e-5
 # bf16 rounds each activation to 8 bits (seen against fp32: losses 2e-4, norms 1e-2).

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import pickle
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,11 @@ from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedul
 from sweep.core.model import ModelShape
 from sweep.core.rules import violations
 from trainer import devices, session
+from trainer.compilation import overlap_tensor_parallel
+from trainer.context import _run_around_ring
 from trainer.failure import Whereabouts
+from trainer.mesh import build_mesh
+from trainer.model import CausalAttention
 from trainer.ranks import Ranks
 
 SETTINGS = TrainerSettings(steps=2, warmup_steps=1)
@@ -109,15 +113,15 @@ def step(cell: Cell, rank: int) -> tuple[list[float] | None, list[float]]:
     return observed.losses, observed.grad_norms
 
 
-def apart(cell: Cell, rank: int) -> tuple[list[float] | None, list[float]]:
-    """The step in a child process: DTensor keeps what it finds out about a mesh, which holds for one rank only."""
+def apart(doing: Callable[[], object]) -> Any:
+    """What a function returns in a child process: what DTensor keeps of a mesh is true of one rank only."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         # With one thread no parallel region waits for threads that a fork does not copy.
         torch.set_num_threads(1)
         try:
-            found: object = step(cell, rank)
+            found: object = (doing(),)
         except BaseException:
             found = traceback.format_exc()
         with os.fdopen(write, "wb") as pipe:
@@ -129,7 +133,7 @@ def apart(cell: Cell, rank: int) -> tuple[list[float] | None, list[float]]:
     os.waitpid(child, 0)
     found = pickle.loads(answer)
     assert isinstance(found, tuple), found
-    return found
+    return found[0]
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +157,7 @@ def test_a_cell_that_the_rules_let_through_is_built_and_stepped(cell: Cell, data
     assume(cell.gpus == 1 or cell.parallelism.dp_replicate < cell.gpus)
     rank = data.draw(st.integers(0, cell.gpus - 1))
     note(f"rank {rank} of {cell.gpus}")
-    losses, norms = apart(cell, rank)
+    losses, norms = apart(lambda: step(cell, rank))
     assert len(norms) == 2
     assert (losses is None) == (not holds_last_stage(cell, rank))
 
@@ -161,3 +165,86 @@ def test_a_cell_that_the_rules_let_through_is_built_and_stepped(cell: Cell, data
 def holds_last_stage(cell: Cell, rank: int) -> bool:
     pp_rank = rank // (cell.gpus // cell.parallelism.pp)
     return pp_rank == (0 if cell.parallelism.schedule is Schedule.ZBV else cell.parallelism.pp - 1)
+
+
+FOUR_DIMENSIONS = Cell(
+    model=ModelShape(name="drawn", n_layers=3, hidden=16, n_heads=4, n_kv_heads=2, ffn_hidden=8, vocab_size=10),
+    device="cpu",
+    nodes=2,
+    gpus_per_node=16,
+    parallelism=Parallelism(dp_replicate=2, dp_shard=2, cp=2, tp=2, pp=2, schedule=Schedule.ONE_F_ONE_B),
+    global_batch=8,
+    micro_batch=1,
+    seq_len=16,
+    trainer=SETTINGS,
+)
+
+
+@pytest.mark.parametrize("rank", [0, 13, 31])
+def test_all_dimensions_at_once_are_built_and_stepped(rank: int) -> None:
+    assert not violations(FOUR_DIMENSIONS)
+    losses, norms = apart(lambda: step(FOUR_DIMENSIONS, rank))
+    assert len(norms) == 2
+    assert (losses is not None) == (rank >= 16)
+
+
+def test_a_rank_without_any_parameter_takes_part() -> None:
+    # 64 shards of at most 16 rows.
+    many = dataclasses.replace(
+        FOUR_DIMENSIONS, nodes=1, gpus_per_node=64, parallelism=Parallelism(dp_shard=64), global_batch=64
+    )
+    assert len(apart(lambda: step(many, 63))[1]) == 2
+
+
+def mesh_ranks(rank: int) -> dict[str, list[int]]:
+    with pretended(rank, 32):
+        mesh = build_mesh(FOUR_DIMENSIONS.parallelism, 32, "cpu")
+        parts = {name: getattr(mesh, name) for name in ("pp", "replicate", "shard", "cp", "tp")}
+        assert mesh.distinct is not None
+        groups = {name: part.get_group() for name, part in parts.items()} | {"distinct": mesh.distinct}
+        return {name: dist.get_process_group_ranks(group) for name, group in groups.items()}
+
+
+def test_mesh_dimensions_follow_the_stated_order() -> None:
+    found = apart(lambda: mesh_ranks(0))
+    assert found["tp"] == [0, 1]
+    assert found["cp"] == [0, 2]
+    assert found["shard"] == [0, 2, 4, 6]
+    assert found["replicate"] == [0, 8]
+    assert found["pp"] == [0, 16]
+    # One copy of the model: all but the replicas.
+    assert found["distinct"] == [*range(8), *range(16, 24)]
+
+
+def test_the_second_half_of_a_mesh_too() -> None:
+    found = apart(lambda: mesh_ranks(29))
+    assert found["tp"] == [28, 29]
+    assert found["cp"] == [29, 31]
+    assert found["shard"] == [25, 27, 29, 31]
+    assert found["distinct"] == [*range(8, 16), *range(24, 32)]
+
+
+def around_ring() -> list[int]:
+    with pretended(0, 2):
+        mesh = build_mesh(Parallelism(cp=2), 2, "cpu")
+        assert mesh.cp is not None
+        inner = [CausalAttention(is_grouped=True)]
+        _run_around_ring(inner, mesh.cp, 16)
+        return [len(module._forward_pre_hooks) + len(module._forward_hooks) for module in inner]
+
+
+def test_what_ring_attention_needs_of_torch_is_there() -> None:
+    # It runs on GPUs only; its names in torch are experimental.
+    assert apart(around_ring) == [2]
+
+
+def overlapped() -> bool:
+    with pretended(0, 2):
+        mesh = build_mesh(Parallelism(tp=2), 2, "cpu")
+        assert mesh.tp is not None
+        overlap_tensor_parallel(mesh.tp)
+        return bool(torch._inductor.config._micro_pipeline_tp)
+
+
+def test_what_async_tensor_parallelism_needs_of_torch_is_there() -> None:
+    assert apart(overlapped)

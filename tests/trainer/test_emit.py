@@ -54,7 +54,7 @@ def result_of(*ranks: RankFacts) -> Result:
     return build_result(run_facts(), ranks, merge_steps(FILE, ranks))
 
 
-def observed(*, times: list[float], losses: list[float], window_time_s: float) -> Observed:
+def observed(*, times: list[float], losses: list[float] | None, window_time_s: float) -> Observed:
     return Observed(step_times_s=times, losses=losses, grad_norms=[5.0, 4.0, 3.0], window_time_s=window_time_s)
 
 
@@ -177,3 +177,11 @@ def test_the_source_hash_follows_content_and_name(tmp_path: Path) -> None:
     (folder / "a.py").rename(folder / "b.py")
     assert len({before, changed, hash_sources([folder])}) == 3
     assert len(source_hash()) == 16
+
+
+def test_of_a_pipelines_ranks_those_that_see_the_loss_tell_it() -> None:
+    blind = facts(observed=observed(times=[1.0] * 3, losses=None, window_time_s=3.0))
+    seeing = facts(observed=observed(times=[1.0] * 3, losses=[3.0, 2.0, 1.0], window_time_s=3.0))
+    other = facts(observed=observed(times=[1.0] * 3, losses=[1.0, 1.0, 1.0], window_time_s=3.0))
+    assert [step.loss for step in merge_steps(FILE, [blind, seeing])] == [3.0, 2.0, 1.0]
+    assert [step.loss for step in merge_steps(FILE, [seeing, blind, other])] == [2.0, 1.5, 1.0]

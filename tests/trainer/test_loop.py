@@ -89,6 +89,18 @@ def test_adamw_moves_weights_as_torchs_own_does_on_the_same_gradient() -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+def test_the_learning_rate_warms_up_to_its_peak_and_stays() -> None:
+    settings = dataclasses.replace(cell().trainer, lr=0.4, lr_warmup_steps=4)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = ShardedAdamW([weight], settings)
+    rates: list[float] = []
+    optimizer._adamw.register_step_pre_hook(lambda *_: rates.append(optimizer._adamw.param_groups[0]["lr"]))
+    for _ in range(6):
+        weight.grad = torch.ones(1)
+        optimizer.step()
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+
+
 def forbidden(*args: object, **kwargs: object) -> NoReturn:
     raise AssertionError("a step must not wait for the device")
 
