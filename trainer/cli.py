@@ -29,6 +29,7 @@ _DESCRIPTION = """\
 Trains one cell of a sweep and writes what it measured into DIR: progress.json, steps.jsonl and, last,
 result.json. Several ranks: torchrun --nproc-per-node N -m trainer --cell FILE --out DIR. A cell of one
 rank can be run without torchrun: python -m trainer --cell FILE --out DIR.
+With --preflight one process checks a cell of any size before a GPU is asked for.
 """
 _EPILOGUE = """\
 Exit code: 0 result.json was written; 1 an error (error-rank-R.json says which); 2 refused before anything
@@ -48,7 +49,13 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     made.add_argument("--cell", type=Path, required=True, metavar="FILE", help="cell.json: what to run")
-    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="an existing folder for records")
+    made.add_argument("--out", type=Path, metavar="DIR", help="an existing folder for records")
+    checked = made.add_argument_group("preflight", "one process, for a cell of any number of ranks; writes nothing")
+    checked.add_argument(
+        "--preflight", action="store_true", help="run one rank on fake tensors: what is wrong, memory, communication"
+    )
+    checked.add_argument("--rank", type=int, default=0, metavar="R", help="which rank (default: 0)")
+    checked.add_argument("--json", action="store_true", help="print the record instead of a table")
     return made
 
 
@@ -56,6 +63,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one rank; leaves the process by itself where something goes wrong."""
     started_at = time.time()
     arguments = parser().parse_args(argv)
+    if arguments.preflight:
+        # Its own module: it starts no ranks and answers on standard output.
+        from trainer import preflight_cli
+
+        sys.exit(preflight_cli.main(arguments.cell, rank=arguments.rank, as_json=arguments.json))
+    if arguments.out is None:
+        parser().error("--out DIR is needed: an existing folder for records")
     if not arguments.out.is_dir():
         parser().error(f"--out {arguments.out}: there is no such folder. Make it first.")
     ranks = Ranks.from_environment(os.environ)

@@ -1,0 +1,71 @@
+"""Driver for torchrun: what real ranks hold and need, by torch's own memory tracker (no test by itself).
+
+torchrun ... tests/trainer/measured_memory.py CELLS.json OUT.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.tensor import DTensor
+
+from sweep.core.cell import Cell, cell_from_json
+from trainer import devices, session
+from trainer.optimizer import ShardedAdamW
+from trainer.ranks import Ranks
+
+
+def held_bytes(tensors: Iterable[torch.Tensor | None]) -> int:
+    """Bytes of the storages behind the local parts."""
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors if tensor is not None]
+    storages = {part.untyped_storage().data_ptr(): part.untyped_storage() for part in local}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def measure(cell: Cell, ranks: Ranks) -> dict[str, int]:
+    model = session.build(cell, devices.claim("cpu", ranks.local_rank), ranks)
+    parameters = list(model.parameters())
+    optimizer = ShardedAdamW(parameters, cell.trainer, model.distinct, model.tp)
+    n_sequences = cell.global_batch // cell.parallelism.data_ranks
+    tracker = MemTracker()
+    # Its account by module knows one call of each only: no accumulation, no pipeline.
+    tracker._mod_tracker.register_user_hooks = lambda *hooks: None  # type: ignore[method-assign]  # left out
+    tracker.track_external(*model.stages)
+    gradients = 0
+    with tracker:
+        for _ in range(2):
+            model.run(torch.ones(n_sequences, cell.seq_len + 1, dtype=torch.long))
+            gradients = held_bytes(parameter.grad for parameter in parameters)
+            optimizer.step()
+    state = [value for values in optimizer._adamw.state.values() for value in values.values()]
+    (peak,) = tracker.get_tracker_snapshot("peak").values()
+    return {
+        "parameters": held_bytes(parameters),
+        "gradients": gradients,
+        "optimizer": held_bytes(state),
+        "peak": peak["Total"],
+    }
+
+
+def main() -> None:
+    cells = {name: cell_from_json(data) for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
+    ranks = Ranks.from_environment(os.environ)
+    torch.set_num_threads(1)
+    with session.process_group(devices.claim("cpu", ranks.local_rank), ranks, 60.0):
+        found = {name: measure(cell, ranks) for name, cell in cells.items()}
+        every: list[dict[str, dict[str, int]] | None] = [None] * ranks.world_size
+        if ranks.world_size > 1:
+            dist.all_gather_object(every, found)
+        if ranks.rank == 0:
+            Path(sys.argv[2]).write_text(json.dumps(every if ranks.world_size > 1 else [found]))
+
+
+if __name__ == "__main__":
+    main()

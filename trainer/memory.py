@@ -1,0 +1,165 @@
+"""Where a step's memory goes: every storage that is made, by kind, and what is alive when most of it is.
+
+Works on fake tensors, which have sizes and no memory, as well as on real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+# The kind of what is made while no kind is named: it depends on whether autograd is going backwards.
+_FORWARD, _BACKWARD = "activations", "temporary"
+
+
+class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
+    """Follows storages from their making to their end, from entering to leaving the context.
+
+    Only the events are noted as they happen. What a storage was for often shows later (a reduced buffer becomes a
+    gradient), so kinds are looked up at the end.
+
+    Args:
+        granularity: Bytes to whose multiples the device's allocator rounds (512 for CUDA's).
+    """
+
+    def __init__(self, *, granularity: int = 1) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        self._granularity = granularity
+        # Storages by the address of torch's own object, which lives as long as the storage does.
+        self._numbers: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+        self._kinds: dict[int, str] = {}
+        self._events: list[tuple[int, int]] = []
+        self._next = itertools.count()
+        self._kind: str | None = None
+        self._resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> Self:
+        self._follow_resizing()
+        return cast("Self", super().__enter__())  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]  # given back
+        super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Note what an operation returns; what a DTensor does with its local tensor comes by again."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self._note(result)
+        elif isinstance(result, list | tuple):
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    self._note(leaf)
+        return result
+
+    @contextlib.contextmanager
+    def making(self, kind: str) -> Iterator[None]:
+        """What is made within is of that kind."""
+        before, self._kind = self._kind, kind
+        try:
+            yield
+        finally:
+            self._kind = before
+
+    def mark(self, tensors: Iterable[torch.Tensor | None], kind: str, *, only: Sequence[str] = ()) -> None:
+        """Say what these are for; ``only`` names the kinds that give way (none named: all)."""
+        for tensor in tensors:
+            if tensor is not None:
+                number = self._note(tensor)
+                if number is not None and (not only or self._kinds[number] in only):
+                    self._kinds[number] = kind
+
+    def mark_living(self, before: str, kind: str) -> None:
+        """Whatever is still alive of one kind is of another."""
+        for number in self._numbers.values():
+            if self._kinds[number] == before:
+                self._kinds[number] = kind
+
+    def rename(self, before: str, kind: str) -> None:
+        """Whatever was of one kind, alive or not, is of another."""
+        for number, found in self._kinds.items():
+            if found == before:
+                self._kinds[number] = kind
+
+    def living(self) -> dict[str, int]:
+        """Bytes that are alive now, by kind."""
+        return self._by_kind({number: self._sizes[number] for number in self._numbers.values()})
+
+    def peak(self) -> dict[str, int]:
+        """Bytes that were alive when most were, by kind."""
+        total = most = most_at = 0
+        for index, (_, change) in enumerate(self._events):
+            total += change
+            if total > most:
+                most, most_at = total, index
+        alive: dict[int, int] = {}
+        for number, change in self._events[: most_at + 1]:
+            alive[number] = alive.get(number, 0) + change
+        return self._by_kind(alive)
+
+    def _by_kind(self, alive: Mapping[int, int]) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for number, size in alive.items():
+            if size:
+                sums[self._kinds[number]] = sums.get(self._kinds[number], 0) + size
+        return sums
+
+    def _note(self, tensor: torch.Tensor) -> int | None:
+        if isinstance(tensor, DTensor):
+            tensor = tensor._local_tensor
+        if tensor.device.type == "meta":
+            return None
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        number = self._numbers.get(address)
+        if number is None:
+            number = next(self._next)
+            self._numbers[address] = number
+            self._kinds[number] = self._kind or (_BACKWARD if torch._C._current_graph_task_id() != -1 else _FORWARD)
+            self._sizes[number] = 0
+            weakref.finalize(storage, self._ended, address, number)
+        self._sized(number, storage.nbytes())
+        return number
+
+    def _sized(self, number: int, n_bytes: int) -> None:
+        size = -(-n_bytes // self._granularity) * self._granularity
+        if size != self._sizes[number]:
+            self._events.append((number, size - self._sizes[number]))
+            self._sizes[number] = size
+
+    def _ended(self, address: int, number: int) -> None:
+        if self._numbers.get(address) == number:
+            del self._numbers[address]
+            self._events.append((number, -self._sizes[number]))
+            self._sizes[number] = 0
+
+    def _follow_resizing(self) -> None:
+        """FSDP frees and refills what it gathers by resizing its storage, which is no operation of a tensor."""
+
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            result = self._resize(storage, size)
+            number = self._numbers.get(storage._cdata)
+            if number is not None:
+                self._kinds[number] = "gathered_parameters"
+                self._sized(number, storage.nbytes())
+            return result
+
+        torch.UntypedStorage.resize_ = cast("Callable[..., Any]", resize)  # type: ignore[method-assign]  # there is no hook
