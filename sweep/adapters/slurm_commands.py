@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # A user's defaults for these commands would hide jobs (SQUEUE_PARTITION) or stop to ask (SCANCEL_INTERACTIVE).
-_USERS_DEFAULTS = re.compile(r"^(SQUEUE|SACCT|SCANCEL)_")
+_USERS_DEFAULTS = re.compile(r"^(SQUEUE|SACCT|SCANCEL|SINFO)_")
 _FOR_ASKING = {
     "LC_ALL": "C",
     "SLURM_TIME_FORMAT": "%s",
     # The default of 64 bytes cuts the task list of a sparse array short.
     "SLURM_BITSTR_LEN": "1024",
 }
-_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel): (?:(?:error|fatal): )?")
+_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel|scontrol|sinfo|sacctmgr): (?:(?:error|fatal): )?")
 _TRANSIENT = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|reset|timed out)|zero bytes|standby mode"
     r"|problem talking to the database|unable to connect to database|sending persistconn|broken pipe|send failure"

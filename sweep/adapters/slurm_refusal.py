@@ -35,7 +35,7 @@ RULES: tuple[tuple[str, Meaning], ...] = (
     # Limits on how much may be submitted, and what is only out of service: QOSMaxSubmitJobPerUserLimit,
     # AssocMaxSubmitJobLimit, QOSGrpSubmitJobsLimit, AssocGrpSubmitJobsLimit ... "Job violates accounting/QOS policy"
     # is said for walltime and size too, so it decides nothing: the line before it does.
-    (r"\b(QOS|Assoc)\w*Submit\w*Limit\b", Meaning.NOT_NOW),
+    (r"\b(QOS|Assoc)\w*Submit\w*Limit\b|^sbatch: error: MaxSubmitJobsPerAccount\b", Meaning.NOT_NOW),
     (r"temporarily un|required (partition|node) not available", Meaning.NOT_NOW),
     (r"^sbatch: (error|fatal): |^sbatch: (unrecognized|invalid|option|ambiguous)", Meaning.REFUSED),
 )

@@ -22,6 +22,7 @@ from sweep.cli.common import (
     load_spec,
     print_notes,
 )
+from sweep.cli.preflight import examine
 from sweep.cli.progress import ConsoleReporter, Watching
 from sweep.cli.tables import make_tables
 from sweep.cli.wiring import scheduler_for, session_for
@@ -75,6 +76,8 @@ def main(asked: Arguments) -> int:
         )
         with _signals_as_interrupt():
             try:
+                if spec.preflight:
+                    examine(session, err)
                 snapshot = _orchestrate(session, spec, content, err)
             except KeyboardInterrupt:
                 return _interrupted(session, err)

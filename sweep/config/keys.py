@@ -36,6 +36,7 @@ class Settings:
     exclude: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
+    preflight: bool = False
 
 
 SETTINGS = tuple(item.name for item in dataclasses.fields(Settings))

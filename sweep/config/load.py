@@ -201,6 +201,7 @@ def _spec(request: _Request) -> SweepSpec:
         mix_fingerprints=settings.mix_fingerprints,
         overrides=request.typed,
         notify=settings.notify,
+        preflight=settings.preflight,
         policy=profiles.policy(
             request.path("policy"), request.root["policy"], budget_gpu_hours=request.root["budget"]["gpu_hours"]
         ),

@@ -164,6 +164,7 @@ class SweepSpec:
         mix_fingerprints: Whether one series may span two software fingerprints.
         overrides: The overrides as typed, for the record.
         policy: What is retried, held back and allowed to cost.
+        preflight: Whether every cell is examined on one fake rank before anything is submitted.
         notify: Words of a command that is told when a watched run ends; empty: nobody.
     """
 
@@ -182,3 +183,4 @@ class SweepSpec:
     overrides: tuple[str, ...] = ()
     policy: Policy = field(default_factory=Policy)
     notify: tuple[str, ...] = ()
+    preflight: bool = False

@@ -1,0 +1,73 @@
+"""Preflights before a run: cells that cannot be built, or cannot fit, are kept from being submitted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.preflight import PreflightError, Preflights
+from sweep.cli.common import CommandError
+from sweep.core.attempt import AttemptKey
+from sweep.core.record import CellFile
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweep.core.device import Device
+    from sweep.core.preflight import Preflight
+    from sweep.usecases.session import Session
+
+_GIB = 1 << 30
+
+
+def examine(session: Session, err: Console) -> None:
+    """Examine every cell of a session and bar those that will not run; what is known from before is not run again.
+
+    Raises:
+        CommandError: If the preflight cannot be run at all.
+    """
+    sources = session.sources
+    preflights = Preflights(Path(session.run_dir.path), Path(sources.directory), sources.digest, os.environ)
+    barred: dict[str, tuple[str, str]] = {}
+    for number, (cell_id, cell) in enumerate(session.cells.items(), 1):
+        device = session.devices[cell.device]
+        key = AttemptKey(cell_id=cell_id, repeat=1, attempt=1)
+        is_new = preflights.known(cell_id) is None
+        try:
+            found = preflights.examine(CellFile(cell=cell, device=device, key=key, sources_hash=sources.digest))
+        except PreflightError as error:
+            raise CommandError(str(error)) from error
+        verdict = verdict_of(found, device)
+        if verdict is not None:
+            barred[cell_id] = verdict
+        if is_new or verdict is not None:
+            progress = f"preflight {number} of {len(session.cells)} {cell_id}"
+            err.print(f"{progress}: {_words(found, verdict)}", highlight=False, markup=False)
+    session.barred = barred
+
+
+def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
+    """The table's word and reason for a cell that will not run; None for one that may.
+
+    The peak counts tensors alone: what the context, communicators and fragmentation take comes on top, so that a cell
+    is barred only where even that is more than the device has.
+    """
+    if found.problem:
+        return "preflight_failed", found.problem
+    if found.peak_memory_bytes is None or device.memory_gib is None:
+        return None
+    peak_gib = found.peak_memory_bytes / _GIB
+    if peak_gib <= device.memory_gib:
+        return None
+    return "oom_predicted", (
+        f"predicted, not run: the tensors of rank {found.rank} alone peak at {peak_gib:,.1f} GiB; {device.name} has "
+        f"{device.memory_gib:g} GiB"
+    )
+
+
+def _words(found: Preflight, verdict: tuple[str, str] | None) -> str:
+    if verdict is not None:
+        return f"{verdict[0]}: {verdict[1]}"
+    peak = "unknown" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / _GIB:,.2f} GiB"
+    return f"can be built; peak of its tensors {peak}"
