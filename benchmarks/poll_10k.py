@@ -1,0 +1,188 @@
+"""How long one look at 10,000 jobs takes, and what a watcher costs while nothing happens.
+
+The look: squeue's and sacct's answers, in the form recorded from the real ones (``tests/golden/slurm``), are read, and
+taken in by the reconciler over a run directory of 10,000 attempts: 8,000 run, 1,000 wait, 1,000 are known to accounting
+only. The commands themselves are stand-ins that print a file. The yardstick is the least that could be done: the
+same text split into fields.
+
+The idle watcher: ``python -m sweep`` over 500 jobs that wait on a real private Slurm, with the poll interval that
+``cluster=slurm`` has, for 30 s; its processor time, that of squeue and sacct under it included. SWEEP_TEST_SLURM_DIR
+names a Slurm that is up already; without it one is brought up and taken down (as root).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from sweep.adapters.clock import SystemClock
+from sweep.adapters.ledger_file import LedgerFile
+from sweep.adapters.run_dir import RunDir
+from sweep.adapters.slurm import SlurmScheduler
+from sweep.adapters.slurm_commands import SlurmCommands
+from sweep.core.attempt import AttemptKey, Phase
+from sweep.core.ledger import Reserved, Submitted
+from sweep.core.record import attempt_dir
+from sweep.core.spec import ClusterSpec, SchedulerKind, SlurmSpec
+from sweep.usecases.reconcile import Reconciler
+from sweep.usecases.session import Session, Sources
+from tests.fakes import ListReporter, MemoryBlameBook
+from tools.private_slurm import CannotRunHereError, Cluster
+
+JOBS, ARRAY = 10_000, 1000
+LIMIT_S = 1.0
+IDLE_JOBS, IDLE_S = 500, 30.0
+LIMIT_SHARE = 0.02
+POLL_INTERVAL_S = 30.0
+
+
+def _session(folder: Path) -> Session:
+    """10 arrays of 1,000 tasks in flight, their folders made."""
+    cluster = ClusterSpec(
+        name="bench", scheduler=SchedulerKind.SLURM, scale="laptop", gpus_per_node=8, device="cpu", slurm=SlurmSpec()
+    )
+    run_dir = RunDir(folder / "run")
+    run_dir.create()
+    session = Session(
+        cells={},
+        repeats=1,
+        devices={},
+        cluster=cluster,
+        run_name="bench",
+        scheduler=SlurmScheduler(SlurmSpec(), commands=SlurmCommands({"PATH": f"{folder}/bin:/usr/bin:/bin"})),
+        ledger=LedgerFile(folder / "ledger.jsonl"),
+        run_dir=run_dir,
+        clock=SystemClock(),
+        reporter=ListReporter(),
+        sources=Sources(directory="", digest=""),
+        provenance={},
+        new_token=lambda: "",
+        check_lease=lambda: None,
+        blame=MemoryBlameBook(),
+    )
+    now = time.time()
+    for base in range(JOBS // ARRAY):
+        keys = [AttemptKey(cell_id=f"{base * ARRAY + task:016x}", repeat=1, attempt=1) for task in range(ARRAY)]
+        for key in keys:
+            (Path(run_dir.path) / attempt_dir(key)).mkdir(parents=True)
+        name = f"bench-{base}"
+        session.history.apply(Reserved(time=now, submission=name, tasks=tuple(keys), gpu_hours=1.0, gpus=8))
+        jobs = tuple(f"{100 + base}_{task}" for task in range(ARRAY))
+        session.history.apply(Submitted(time=now, submission=name, jobs=jobs))
+    return session
+
+
+def _stand_ins(folder: Path) -> str:
+    """Commands that print rows as the real ones do; gives all rows."""
+    now, squeue, sacct = int(time.time()), [], []
+    for number in range(JOBS):
+        job, node = f"{100 + number // ARRAY}_{number % ARRAY}", f"node[{number % 97 + 1}-{number % 97 + 4}]"
+        if number < 8000:
+            squeue.append(f"{job}|RUNNING|{node}|{now - 900}|{now + 900}|None")
+        elif number < 9000:
+            squeue.append(f"{job}|PENDING||N/A|N/A|Priority")
+        else:
+            sacct.append(f"{job}|RUNNING|{node}|{now - 900}|Unknown|0:0|None")
+    (folder / "bin").mkdir()
+    for name, lines in (("squeue", squeue), ("sacct", sacct), ("sbatch", []), ("scancel", [])):
+        (folder / name).write_text("\n".join(lines) + "\n")
+        (folder / "bin" / name).write_text(f"#!/bin/sh\nexec cat {folder / name}\n")
+        (folder / "bin" / name).chmod(0o755)
+    return "\n".join([*squeue, *sacct])
+
+
+def _look(folder: Path) -> tuple[float, float]:
+    """Seconds of one look (the best of three) and of the yardstick."""
+    text, session = _stand_ins(folder), _session(folder)
+    took, yardstick = [], []
+    for _ in range(3):
+        reconciler = Reconciler(session)
+        began = time.perf_counter()
+        reconciler.settle()
+        took.append(time.perf_counter() - began)
+        assert len(reconciler.reports) == JOBS
+        running = sum(report.phase is Phase.RUNNING for report in reconciler.reports.values())
+        assert running == 9000, running
+        began = time.perf_counter()
+        assert sum(len(line.split("|")) for line in text.splitlines()) > JOBS
+        yardstick.append(time.perf_counter() - began)
+    return min(took), min(yardstick)
+
+
+def _idle_share(cluster: Cluster, folder: Path) -> float:
+    """Processor time over clock time of a watcher and its children, once everything is queued."""
+    site = {
+        **{"description": "a private Slurm", "name": "bench", "scheduler": "slurm", "scale": "laptop", "device": "cpu"},
+        **{"gpus_per_node": 1, "poll_interval_s": POLL_INTERVAL_S, "slurm": {"gpu_flag": "gres", "cpus_per_task": 1}},
+    }
+    (folder / "conf" / "cluster").mkdir(parents=True)
+    (folder / "conf" / "cluster" / "bench.yaml").write_text(json.dumps(site))  # JSON is YAML
+    lengths = ",".join(str(32 * number) for number in range(1, IDLE_JOBS + 1))
+    words = ["+grid=weak_scaling", "cluster=bench", "nodes=1", f"seq_len=[{lengths}]", "policy.canary=false"]
+    command = [sys.executable, "-m", "sweep", "--config-dir", str(folder / "conf"), *words]
+    env = {**os.environ, **cluster.env()}
+    queue = ["squeue", "--array", "-h", "-o", "%i"]
+    started = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        watcher = psutil.Process(started.pid)
+        while len(subprocess.run(queue, env=env, capture_output=True, check=True).stdout.split()) < IDLE_JOBS:
+            assert started.poll() is None, "the watcher ended"
+            time.sleep(0.5)
+        time.sleep(2)
+        before = watcher.cpu_times()
+        time.sleep(IDLE_S)
+        after = watcher.cpu_times()
+    finally:
+        started.terminate()
+        started.wait()
+        subprocess.run(["scancel", "--state=PENDING", f"--user={os.getuid()}"], env=env, check=True)
+    return sum(now - then for now, then in zip(after[:4], before[:4], strict=True)) / IDLE_S
+
+
+def _idle(folder: Path) -> float | None:
+    given = os.environ.get("SWEEP_TEST_SLURM_DIR")
+    cluster = Cluster(Path(given) if given else folder / "slurm")
+    was_up = cluster.status().up
+    try:
+        cluster.up()
+    except CannotRunHereError as error:
+        print(f"no Slurm: {error}", file=sys.stderr)
+        return None
+    partition, env = ["scontrol", "update", "partitionname=debug"], {**os.environ, **cluster.env()}
+    try:
+        subprocess.run([*partition, "state=down"], env=env, check=True)
+        return _idle_share(cluster, folder)
+    finally:
+        subprocess.run([*partition, "state=up"], env=env, check=True)
+        if not was_up:
+            cluster.down(purge=not given)
+
+
+def main() -> int:
+    """Print both measurements beside their limits; 1 where one is not kept."""
+    with tempfile.TemporaryDirectory() as name:
+        look_s, yardstick_s = _look(Path(name))
+        ratio = look_s / yardstick_s
+        print(f"one look at {JOBS:,} jobs, read and applied: {look_s:.2f} s (limit {LIMIT_S:g} s)")
+        print(f"  the same text only split into fields: {yardstick_s:.3f} s, {ratio:.0f} times less")
+        idle = Path(name) / "idle"
+        idle.mkdir()
+        share = _idle(idle)
+    if share is not None:
+        print(
+            f"a watcher over {IDLE_JOBS} waiting jobs, a look each {POLL_INTERVAL_S:g} s: {share:.2%} of a core over "
+            f"{IDLE_S:g} s (limit {LIMIT_SHARE:.0%})"
+        )
+    return 0 if look_s <= LIMIT_S and (share is None or share <= LIMIT_SHARE) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
