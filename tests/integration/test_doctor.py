@@ -100,6 +100,7 @@ def test_a_job_that_waits_is_reported_with_slurms_reason_and_cancelled(slurm: Sl
     assert slurm.run("squeue", "-h", "-o", "%j").find("doctor") == -1
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_away_is_a_problem_and_the_rest_is_not_checked(
     slurm: SlurmUnderTest, shell: Shell
 ) -> None:

@@ -103,3 +103,10 @@ def test_words_that_are_not_slurms_leave_it_open_whether_there_is_a_job() -> Non
 
 def test_a_command_that_could_not_start_submitted_nothing() -> None:
     assert meaning_of(answer("sbatch: cannot execute: libslurm.so.38: not found", returncode=127)) is Meaning.UNREACHED
+
+
+def test_a_limit_of_the_account_on_submitted_jobs_passes_too() -> None:
+    said = answer(
+        "sbatch: error: MaxSubmitJobsPerAccount\nsbatch: error: Batch job submission failed: Job violates policy"
+    )
+    assert meaning_of(said) is Meaning.NOT_NOW
