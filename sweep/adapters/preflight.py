@@ -43,38 +43,39 @@ class Preflights:
         self._digest = digest
         self._environ = {**scrubbed(environ), "PYTHONPATH": str(sources_dir), "PYTHONSAFEPATH": "1"}
 
-    def known(self, cell_id: str) -> Preflight | None:
-        """The record of a cell that was examined before with these sources."""
+    def known(self, cell_id: str, rank: int = 0) -> Preflight | None:
+        """The record of one rank of a cell that was examined before with these sources."""
         with contextlib.suppress(OSError, RecordError):
-            return Preflight.parse(self._path(cell_id).read_text())
+            return Preflight.parse(self._path(cell_id, rank).read_text())
         return None
 
-    def examine(self, file: CellFile) -> Preflight:
-        """The record of a cell, made now unless it is known.
+    def examine(self, file: CellFile, rank: int = 0) -> Preflight:
+        """The record of one rank of a cell, made now unless it is known.
 
         Raises:
             PreflightError: If the trainer cannot be started here (no torch), or says nothing that can be read.
         """
-        known = self.known(file.key.cell_id)
+        known = self.known(file.key.cell_id, rank)
         if known is not None:
             return known
-        text = self._run(file)
+        text = self._run(file, rank)
         try:
             found = Preflight.parse(text)
         except RecordError as error:
             raise PreflightError(f"the preflight of {file.key.cell_id} printed no record: {error}") from error
         self._folder.mkdir(exist_ok=True, mode=0o700)
-        write_atomically(self._path(file.key.cell_id), text)
+        write_atomically(self._path(file.key.cell_id, rank), text)
         return found
 
-    def _path(self, cell_id: str) -> Path:
-        return self._folder / f"{cell_id}-{self._digest}.json"
+    def _path(self, cell_id: str, rank: int) -> Path:
+        return self._folder / f"{cell_id}-rank-{rank}-{self._digest}.json"
 
-    def _run(self, file: CellFile) -> str:
+    def _run(self, file: CellFile, rank: int) -> str:
         with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
             path = Path(folder) / "cell.json"
             path.write_text(file.render())
             command = [sys.executable, "-m", "trainer", "--preflight", "--cell", str(path), "--json"]
+            command += ["--rank", str(rank)]
             try:
                 done = subprocess.run(
                     command,

@@ -14,6 +14,7 @@ from sweep.core.record import CellFile
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sweep.core.cell import Cell
     from sweep.core.device import Device
     from sweep.core.preflight import Preflight
     from sweep.usecases.session import Session
@@ -33,18 +34,26 @@ def examine(session: Session, err: Console) -> None:
     for number, (cell_id, cell) in enumerate(session.cells.items(), 1):
         device = session.devices[cell.device]
         key = AttemptKey(cell_id=cell_id, repeat=1, attempt=1)
-        is_new = preflights.known(cell_id) is None
-        try:
-            found = preflights.examine(CellFile(cell=cell, device=device, key=key, sources_hash=sources.digest))
-        except PreflightError as error:
-            raise CommandError(str(error)) from error
-        verdict = verdict_of(found, device)
-        if verdict is not None:
-            barred[cell_id] = verdict
-        if is_new or verdict is not None:
-            progress = f"preflight {number} of {len(session.cells)} {cell_id}"
-            err.print(f"{progress}: {_words(found, verdict)}", highlight=False, markup=False)
+        file = CellFile(cell=cell, device=device, key=key, sources_hash=sources.digest)
+        for rank in ranks_to_examine(cell):
+            is_new = preflights.known(cell_id, rank) is None
+            try:
+                found = preflights.examine(file, rank)
+            except PreflightError as error:
+                raise CommandError(str(error)) from error
+            verdict = verdict_of(found, device)
+            if is_new or verdict is not None:
+                progress = f"preflight {number} of {len(session.cells)} {cell_id} rank {rank}"
+                err.print(f"{progress}: {_words(found, verdict)}", highlight=False, markup=False)
+            if verdict is not None:
+                barred[cell_id] = verdict
+                break
     session.barred = barred
+
+
+def ranks_to_examine(cell: Cell) -> tuple[int, ...]:
+    """Ranks that tell of all: any one without a pipeline; with one, the first stage's and the last's."""
+    return (0,) if cell.parallelism.pp == 1 else (0, cell.gpus - 1)
 
 
 def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:

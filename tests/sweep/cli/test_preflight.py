@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters.preflight import PreflightError, Preflights
-from sweep.cli.preflight import verdict_of
+from sweep.cli.preflight import ranks_to_examine, verdict_of
 from sweep.core.attempt import AttemptKey
-from sweep.core.cell import cell_id
+from sweep.core.cell import Parallelism, Schedule, cell_id
 from sweep.core.device import Device
 from sweep.core.preflight import Preflight
 from sweep.core.record import CellFile
@@ -75,5 +75,11 @@ def test_a_trainer_that_cannot_start_is_an_error_that_says_what_is_needed(tmp_pa
 def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
     sources = _sources(tmp_path / "src", f"print({FINE.render()!r})\n")
     (tmp_path / "preflight").mkdir()
-    (tmp_path / "preflight" / f"{FILE.key.cell_id}-aaaa.json").write_text("{half")
+    (tmp_path / "preflight" / f"{FILE.key.cell_id}-rank-0-aaaa.json").write_text("{half")
     assert Preflights(tmp_path, sources, "aaaa", os.environ).examine(FILE) == FINE
+
+
+def test_of_a_pipeline_the_first_and_the_last_stage_are_examined() -> None:
+    layout = Parallelism(pp=2, dp_shard=2, schedule=Schedule.ONE_F_ONE_B)
+    assert ranks_to_examine(tiny_cell(nodes=4, parallelism=layout)) == (0, 3)
+    assert ranks_to_examine(tiny_cell(nodes=4)) == (0,)
