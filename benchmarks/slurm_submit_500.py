@@ -1,6 +1,6 @@
 """How long 500 one-node cells take to be submitted to a real Slurm, beside the ways in which it is usually done.
 
-- this tool: ``python -m sweep ... watch=false``, the whole command, with its records, ledger and snapshot of the sources;
+- this tool: ``python -m sweep ... watch=false``, the whole command, with its records, ledger and copy of the sources;
 - hydra-submitit-launcher: ``--multirun`` of a task that does nothing, until its sbatch has answered (it would go on to
   wait for the results); its package is installed into a temporary folder, and left out where that cannot be;
 - one sbatch for each cell, with nothing around it.
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tools.private_slurm import CannotRunHereError, Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 CELLS = 500
 GROUPS = 1
@@ -124,11 +124,12 @@ def _measure(cluster: Cluster, folder: Path) -> list[tuple[str, float, int]]:
     """Way, seconds and sbatch calls."""
     env, found = _environment(cluster, folder), []
     assert _queued(env) == 0, "the queue is not empty"
-    for name, way in (
-        ("this tool", lambda: _ours(folder, env)),
-        ("hydra-submitit-launcher", lambda: _hydras(folder, env)),
-        ("one sbatch a cell", lambda: _one_by_one(env)),
-    ):
+    ways: dict[str, Callable[[], float | None]] = {
+        "this tool": lambda: _ours(folder, env),
+        "hydra-submitit-launcher": lambda: _hydras(folder, env),
+        "one sbatch a cell": lambda: _one_by_one(env),
+    }
+    for name, way in ways.items():
         seconds = way()
         if seconds is None:
             print(f"{LAUNCHER} cannot be installed here: left out", file=sys.stderr)

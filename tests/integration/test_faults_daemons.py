@@ -32,7 +32,8 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
         wait_for(lambda: bool(run.events("released")), 60, "the submission is given back")
     finally:
         slurm.start_controller()
-    run.wait_running()
+    # Not before its srun has what it needs of the controller.
+    wait_for(lambda: any(run.run_dir.glob("cells/*/repeat-01/*/attempt.json")), 60, "its launcher runs")
     slurm.stop_controller()
     try:
         # The job ends while nobody can be told.
