@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import ErrorClass
+from sweep.core.cell import SYNTHETIC
 from trainer import refusal
 from trainer.failure import (
     EXIT_REFUSED,
@@ -80,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             file = refusal.read_cell(arguments.cell)
             refusal.check_ranks(file.cell, ranks)
+            if file.cell.trainer.data != SYNTHETIC:
+                from trainer import tokens_file
+
+                tokens_file.check(file.cell)
             # Only now: importing torch takes seconds, and a login node that only asks has none.
             from trainer import session
 

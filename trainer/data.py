@@ -1,8 +1,8 @@
-"""Seeded synthetic tokens: the same global batch whatever the layout, and something in them to learn.
+"""Tokens, synthetic by default: the same global batch whatever the layout, and something in them to learn.
 
-A sequence is made of runs. A run begins at a random token, small numbers more often than large ones, and goes on by
-a constant stride; each token begins a new run with probability 1/8. So the frequencies are uneven, as those of words
-are, and the next token mostly follows from the last: a model's loss falls from ln(vocabulary) towards
+A synthetic sequence is made of runs. A run begins at a random token, small numbers more often than large ones, and
+goes on by a constant stride; each token begins a new run with probability 1/8. So the frequencies are uneven, as
+those of words are, and the next token mostly follows from the last: a model's loss falls from ln(vocabulary) towards
 about 1 (the entropy of the jumps). Sequence i of step s is a function of (seed, s, i) alone.
 """
 
@@ -10,15 +10,21 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 
+from sweep.core.cell import SYNTHETIC
 from trainer.draw import bits, key_of, shift_right
+from trainer.tokens_file import WindowsOf, open_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
+
+    from sweep.core.cell import Cell
 
 # Few enough distinct tokens that some dozens of steps see each of them often.
 _DISTINCT = 512
@@ -42,6 +48,19 @@ class Share:
         """The contiguous share of that rank; the batch divides (the rule book saw to it)."""
         count = global_batch // data_ranks
         return cls(first=data_rank * count, count=count)
+
+
+class TokenSource(Protocol):
+    """Where tokens come from: the same global batch for every layout."""
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of a sequence."""
+        ...
+
+    def sequences(self, steps: range, share: Share) -> torch.Tensor:
+        """Tokens of those steps, int32, shape (steps, sequences, seq_len + 1): inputs and, one further, targets."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +92,34 @@ class SyntheticTokens:
         return ((start.gather(-1, begin) + _STRIDE * (position - begin)) % distinct).int()
 
 
-def stream(source: SyntheticTokens, share: Share, steps: int, *, pin: bool) -> Iterator[torch.Tensor]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileTokens:
+    """Consecutive sequences of a token file (:mod:`trainer.tokens_file`)."""
+
+    windows: WindowsOf
+    global_batch: int
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of a sequence."""
+        return self.windows.seq_len
+
+    def sequences(self, steps: range, share: Share) -> torch.Tensor:
+        """Tokens of those steps; only what is asked for is read."""
+        rows = [self.windows(step * self.global_batch + share.first, share.count) for step in steps]
+        return torch.from_numpy(np.stack(rows))
+
+
+def source_of(cell: Cell) -> TokenSource:
+    """The tokens that a cell trains on."""
+    settings = cell.trainer
+    if settings.data == SYNTHETIC:
+        return SyntheticTokens(seed=settings.seed, vocab_size=cell.model.vocab_size, seq_len=cell.seq_len)
+    windows = WindowsOf(tokens=open_tokens(Path(settings.data)), seq_len=cell.seq_len)
+    return FileTokens(windows=windows, global_batch=cell.global_batch)
+
+
+def stream(source: TokenSource, share: Share, steps: int, *, pin: bool) -> Iterator[torch.Tensor]:
     """This rank's tokens of one step after the other, int32, shape (sequences, seq_len + 1), on the host.
 
     All steps of an ordinary run are one block that is drawn before the first step, so that no timed step waits

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from sweep.core.environment import relevant
 from trainer import devices, emit, versions
-from trainer.data import Share, SyntheticTokens, stream
+from trainer.data import Share, source_of, stream
 from trainer.failure import HangWatcher
 from trainer.loop import Trainee, train
 from trainer.mesh import build_mesh, data_rank, sizes
@@ -186,7 +186,7 @@ def fit(
         device=compute.device,
     )
     batches = stream(
-        SyntheticTokens(seed=settings.seed, vocab_size=cell.model.vocab_size, seq_len=cell.seq_len),
+        source_of(cell),
         Share.of(
             data_rank=data_rank(cell.parallelism, ranks.rank),
             data_ranks=cell.parallelism.data_ranks,

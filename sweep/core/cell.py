@@ -15,6 +15,9 @@ from sweep.core.plain import build as build
 from sweep.core.plain import canonical, plain
 from sweep.core.plain import convert_value as convert_value
 
+SYNTHETIC = "synthetic"
+"""The value of ``trainer.data`` that stands for seeded random tokens."""
+
 AxisValue = str | int | float | bool | None
 
 
@@ -147,6 +150,8 @@ class TrainerSettings:
         lr_warmup_steps: Steps over which the learning rate rises linearly to ``lr``; 0 begins with it.
         forward_prefetch: Groups of parameters that FSDP gathers ahead in the forward pass; 0 leaves it to torch.
         backward_prefetch: The same in the backward pass.
+        data: ``synthetic``, or the absolute path of a token file (:mod:`trainer.tokens_file`).
+        bind: ``auto`` binds a rank to the cores beside its GPU, ``none`` does not.
     """
 
     steps: int = 60
@@ -163,11 +168,14 @@ class TrainerSettings:
     lr_warmup_steps: int = 0
     forward_prefetch: int = 1
     backward_prefetch: int = 1
+    data: str = SYNTHETIC
+    bind: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse a run whose measured window would be empty, and settings that mean nothing."""
         for item in dataclasses.fields(self):
-            _require_finite(f"trainer.{item.name}", getattr(self, item.name), whole=item.name in _WHOLE)
+            if item.name not in _WORDS:
+                _require_finite(f"trainer.{item.name}", getattr(self, item.name), whole=item.name in _WHOLE)
         _require_positive("trainer.steps", self.steps)
         if not 0 <= self.warmup_steps < self.steps:
             raise ValueError(
@@ -177,6 +185,10 @@ class TrainerSettings:
         for name, (holds, wanted) in _TRAINER_RANGES.items():
             if not holds(getattr(self, name)):
                 raise ValueError(f"trainer.{name}={getattr(self, name)} is out of range. Give {wanted}.")
+        for name, (is_known, wanted) in _WORDS.items():
+            word = getattr(self, name)
+            if type(word) is not str or not is_known(word):
+                raise ValueError(f"trainer.{name}={word!r} is not known. Give {wanted}.")
 
 
 _WHOLE = (
@@ -188,6 +200,11 @@ _WHOLE = (
     "forward_prefetch",
     "backward_prefetch",
 )
+_WORDS: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    # Jobs run in folders of their own, so a relative path would name another file.
+    "data": (lambda word: word == SYNTHETIC or word.startswith("/"), f"{SYNTHETIC}, or a token file's absolute path"),
+    "bind": (lambda word: word in ("auto", "none"), "auto or none"),
+}
 _POSITIVE = (lambda value: value > 0, "a number above 0")
 _NOT_NEGATIVE = (lambda value: value >= 0, "0 or more")
 _DECAY = (lambda value: 0 <= value < 1, "0 or more, and less than 1")
