@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 from typing import TYPE_CHECKING
 
 from sweep.core.ledger import read_lines, render_event
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from sweep.core.ledger import Event
@@ -33,7 +35,8 @@ class LedgerFile:
         except FileNotFoundError:
             return [], []
         # Not splitlines(): a JSON text may hold U+2028 and the like, which are no line ends of the file.
-        return read_lines(text.split("\n"))
+        with _no_collection():
+            return read_lines(text.split("\n"))
 
     def append(self, event: Event) -> None:
         """Write one event; on return it is on disk.
@@ -63,6 +66,18 @@ class LedgerFile:
             file.seek(size - 1)
             if file.read(1) != b"\n":
                 _write_all(fd, b"\n")
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Objects that all stay need no collector: of a million events it takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _write_all(fd: int, data: bytes) -> None:
