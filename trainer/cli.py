@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempt import ErrorClass
 from sweep.core.cell import SYNTHETIC
-from trainer import refusal
+from trainer import flight, node, refusal
 from trainer.failure import (
     EXIT_REFUSED,
     Reporter,
@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser().error(f"--out {arguments.out}: there is no such folder. Make it first.")
     ranks = Ranks.from_environment(os.environ)
     die_with_agent(ranks)
-    reporter = Reporter(arguments.out, ranks, Whereabouts())
+    flight.prepare(arguments.out, os.environ)
+    reporter = Reporter(arguments.out, ranks, Whereabouts(), keep_flight=lambda: flight.dump(arguments.out, ranks.rank))
     StopWatcher(reporter, ranks).start()
     with reported(reporter):
         try:
@@ -89,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             from trainer import session
 
             refusal.check_devices(file.device, session.names_on_node(file.device.type), ranks)
+            if file.device.type == "cuda" and (nvml := node.open_nvml()) is not None:
+                node.check_empty(nvml, session.uuids_on_node(file.device.type, ranks.local_world_size))
         except refusal.Refusal as refused:
             _refuse(str(refused), reporter, ranks)
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from trainer import node
 from trainer.clock import CudaClock, HostClock
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ class Compute(Protocol):
 
     def places(self) -> tuple[str, ...]:
         """Devices of this node that this rank may use (on a CPU: cores), by names that all its ranks share."""
+        ...
+
+    def pci_bus_id(self) -> str | None:
+        """Where sysfs has the device; None on a CPU."""
         ...
 
     def clock(self) -> StepClock:
@@ -65,6 +70,9 @@ class CpuCompute:
         """Cores that this process may run on."""
         return tuple(f"cpu{core}" for core in sorted(available_cores()))
 
+    def pci_bus_id(self) -> None:
+        """A CPU is beside itself."""
+
     def clock(self) -> StepClock:
         """The host's clock: a call returns when its work is done."""
         return HostClock()
@@ -99,7 +107,12 @@ class CudaCompute:
 
     def uuid(self) -> str:
         """The identity that NVML knows it by too, whatever CUDA_VISIBLE_DEVICES renumbers."""
-        return f"GPU-{torch.cuda.get_device_properties(self.device).uuid}"
+        return _uuid(self.device.index)
+
+    def pci_bus_id(self) -> str | None:
+        """As NVML knows it; torch does not tell."""
+        nvml = node.open_nvml()
+        return None if nvml is None else node.pci_bus_id(nvml, self.uuid())
 
     def clock(self) -> StepClock:
         """Events in the device's queue."""
@@ -128,6 +141,15 @@ def names_on_node(device_type: str) -> tuple[str, ...]:
     if device_type == "cpu":
         return (cpu_name(),)
     return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+
+
+def uuids_on_node(device_type: str, n_ranks: int) -> tuple[str, ...]:
+    """Identities of the GPUs that the node's ranks will claim; none on a CPU."""
+    return tuple(map(_uuid, range(n_ranks))) if device_type == "cuda" else ()
+
+
+def _uuid(index: int) -> str:
+    return f"GPU-{torch.cuda.get_device_properties(index).uuid}"
 
 
 def available_cores() -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sweep.core.record import RESULT_FILE, STEPS_FILE, Result, Step
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sweep.core.record import CellFile
     from trainer.loop import Observed
+    from trainer.node import Binding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,7 @@ class RankFacts:
         telemetry: What its device did in the window.
         peak_memory_bytes: Largest memory allocated; None where unknown.
         peak_reserved_bytes: The allocator's reserve at its largest; None on a CPU.
+        binding: Where its threads ran.
     """
 
     host: str
@@ -42,6 +44,7 @@ class RankFacts:
     telemetry: WindowTelemetry
     peak_memory_bytes: int | None
     peak_reserved_bytes: int | None
+    binding: Binding | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +140,11 @@ def readings(facts: Sequence[RankFacts]) -> dict[str, dict[str, object]]:
     """What NVML said of each rank's device, by rank; nothing on a CPU."""
     found = {str(rank): fact.telemetry.readings() for rank, fact in enumerate(facts)}
     return {rank: values for rank, values in found.items() if values}
+
+
+def bindings(facts: Sequence[RankFacts]) -> dict[str, dict[str, object]]:
+    """Where each rank's threads ran, by rank."""
+    return {str(rank): asdict(fact.binding) for rank, fact in enumerate(facts) if fact.binding is not None}
 
 
 def _largest(values: Sequence[int | None]) -> int | None:

@@ -98,12 +98,27 @@ class Whereabouts:
 
 
 class Reporter:
-    """Writes this rank's error file, once."""
+    """Writes this rank's error file, once.
 
-    def __init__(self, folder: Path, ranks: Ranks, whereabouts: Whereabouts) -> None:
+    Args:
+        folder: Where.
+        ranks: This rank's place.
+        whereabouts: What else the file tells.
+        keep_flight: Keeps the record of the last collectives; called, on every rank, when communication failed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        ranks: Ranks,
+        whereabouts: Whereabouts,
+        *,
+        keep_flight: Callable[[], object] = lambda: None,
+    ) -> None:
         self._folder = folder
         self._ranks = ranks
         self.whereabouts = whereabouts
+        self._keep_flight = keep_flight
         self._once = threading.Lock()
 
     def exception(self, error: BaseException) -> ErrorClass:
@@ -117,6 +132,9 @@ class Reporter:
         """Write the file, unless this rank already has, or it would only repeat what its node has said."""
         if self.whereabouts.is_done or not self._once.acquire(blocking=False):
             return False
+        if error_class is ErrorClass.COMMUNICATION:
+            # Before the others are asked: which rank was missing shows only where all ranks' records are there.
+            self._keep_flight()
         if error_class in _CONSEQUENCES and self._is_said_on_node():
             return False
         error = RankError(

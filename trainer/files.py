@@ -17,9 +17,14 @@ def publish(path: Path, text: str, *, durable: bool = True) -> None:
         text: All of it.
         durable: Whether to wait until it is on disk; a progress note is not worth that.
     """
+    publish_bytes(path, text.encode(), durable=durable)
+
+
+def publish_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """The same for what is not text."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
+    with temporary.open("wb") as stream:
+        stream.write(content)
         stream.flush()
         if durable:
             os.fsync(stream.fileno())

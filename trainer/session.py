@@ -19,6 +19,7 @@ from trainer.data import Share, source_of, stream
 from trainer.failure import HangWatcher
 from trainer.loop import Trainee, train
 from trainer.mesh import build_mesh, data_rank, sizes
+from trainer.node import bind
 from trainer.optimizer import ShardedAdamW
 from trainer.parallelize import parallelize
 from trainer.progress import ProgressWriter
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from sweep.core.record import CellFile
     from trainer.failure import Reporter, Whereabouts
     from trainer.loop import Observed
+    from trainer.node import Binding
     from trainer.parallelize import Parallelized
     from trainer.ranks import Ranks
 
 names_on_node = devices.names_on_node
+uuids_on_node = devices.uuids_on_node
 
 
 def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, started_at: float) -> None:
@@ -50,6 +53,8 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
     """
     cell, whereabouts = file.cell, reporter.whereabouts
     compute = devices.claim(file.device.type, ranks.local_rank)
+    # First of all: what makes threads, CUDA among it, comes after.
+    binding = bind(cell.trainer.bind, compute.pci_bus_id())
     if compute.device.type == "cuda":
         whereabouts.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)
     with process_group(compute, ranks, cell.trainer.comm_timeout_s):
@@ -60,7 +65,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
         watch = Watch(compute, whereabouts)
         with _hang_watcher(cell, compute, reporter, watch):
             observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
-            facts = gather(_facts(ranks, compute, observed, watch.telemetry), ranks)
+            facts = gather(_facts(ranks, compute, observed, watch.telemetry, binding), ranks)
         if facts is not None:
             found = versions.versions(watch.driver_version())
             described = emit.RunFacts(
@@ -77,6 +82,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                 extra={
                     "threads_per_rank": n_threads,
                     "telemetry_by_rank": emit.readings(facts),
+                    "binding_by_rank": emit.bindings(facts),
                     "pipeline_split": [str(part) for part in model.split],
                 },
             )
@@ -208,7 +214,9 @@ def fit(
         return train(cell, trainee, batches, watch.clock, watch)
 
 
-def _facts(ranks: Ranks, compute: devices.Compute, observed: Observed, telemetry: WindowTelemetry) -> emit.RankFacts:
+def _facts(
+    ranks: Ranks, compute: devices.Compute, observed: Observed, telemetry: WindowTelemetry, binding: Binding
+) -> emit.RankFacts:
     allocated, reserved = compute.peak_bytes()
     return emit.RankFacts(
         host=socket.gethostname(),
@@ -219,6 +227,7 @@ def _facts(ranks: Ranks, compute: devices.Compute, observed: Observed, telemetry
         telemetry=telemetry,
         peak_memory_bytes=allocated,
         peak_reserved_bytes=reserved,
+        binding=binding,
     )
 
 

@@ -15,6 +15,7 @@ A run directory::
         progress.json                                   the step a running trainer is at
         steps.jsonl                                     one line a step
         error-rank-0.json error-node-0.json             only after an error
+        flight-rank-0                                   torch's flight recorder, only after communication failed
         result.json                                     renamed last: it is complete
         restart-1/                                      the same, of the same job id run again
     local/                                              processes of local jobs (the local cluster only)
@@ -55,6 +56,7 @@ ATTEMPT_FILE = "attempt.json"
 PROGRESS_FILE = "progress.json"
 STEPS_FILE = "steps.jsonl"
 RESULT_FILE = "result.json"
+FLIGHT_PREFIX = "flight-rank-"
 ERROR_GLOB = "error-*.json"
 LOG_GLOB = "node-*.log"
 SOURCES = ("measured", "simulated", "imported")

@@ -26,6 +26,8 @@ class FakeNvml:
         self.fields: dict[int, tuple[int, str, float]] = {}
         self.enforced_limit_mw = 700_000
         self.default_limit_mw = 700_000
+        self.memory_used = 0
+        self.processes: dict[int, int] = {}
 
     def set_field(self, name: str, value: float, member: str = "ullVal") -> None:
         types = {"ullVal": self.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, "uiVal": self.NVML_VALUE_TYPE_UNSIGNED_INT}
@@ -67,6 +69,21 @@ class FakeNvml:
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
         return 1755 if kind == self.NVML_CLOCK_SM else 0
+
+    def nvmlDeviceGetPciInfo(self, handle: str) -> Any:
+        return SimpleNamespace(domain=0, bus=0x1B, device=0)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int) -> Any:
+        assert version == self.nvmlMemory_v2
+        self._require("nvmlDeviceGetMemoryInfo")
+        return SimpleNamespace(used=self.memory_used)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
+        self._require("nvmlDeviceGetComputeRunningProcesses")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.processes.items()]
+
+    def nvmlSystemGetProcessName(self, pid: int) -> bytes:
+        return b"/usr/bin/other"
 
     def nvmlDeviceGetFieldValues(self, handle: str, ids: list[int]) -> list[Any]:
         self._require("nvmlDeviceGetFieldValues")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from sweep.core.attempt import ErrorClass, RankError, first_cause
 from sweep.core.cell import Cell
-from sweep.core.record import ERROR_GLOB, PROGRESS_FILE, RESULT_FILE, Progress, RecordError, parse_error
+from sweep.core.record import ERROR_GLOB, FLIGHT_PREFIX, PROGRESS_FILE, RESULT_FILE, Progress, RecordError, parse_error
 from tests.trainer.cells import cell, write_cell
 from tests.trainer.processes import ROOT, SABOTAGE, alone, environment, torchrun, torchrun_command
 
@@ -78,6 +79,9 @@ def test_a_rank_that_hangs_makes_its_peer_report_a_time_out_in_time(tmp_path: Pa
     assert time.monotonic() - began < 45
     (error,) = errors_in(tmp_path).values()
     assert (error.error_class, error.rank, error.step) == (ErrorClass.COMMUNICATION, 0, 2)
+    # The rank that waited is in a collective that the one that hung has not begun.
+    waiting, hanging = (pickle.loads((tmp_path / f"{FLIGHT_PREFIX}{rank}").read_bytes())["entries"] for rank in (0, 1))
+    assert len(waiting) > len(hanging) > 0
 
 
 @pytest.mark.slow
