@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from sweep.core.cell import Cell, cell_from_json
 from trainer import compilation, devices, session
-from trainer.failure import Whereabouts
+from trainer.failure import Whereabouts, leave
 from trainer.init import plain_name
 from trainer.model import Block
 from trainer.parallelize import Parallelized
@@ -136,3 +136,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    # As the trainer does (trainer/__main__.py).
+    leave(0)
