@@ -90,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             from trainer import session
 
             refusal.check_devices(file.device, session.names_on_node(file.device.type), ranks)
+            session.check_precision(file.cell, session.capabilities_on_node(file.device.type))
             if file.device.type == "cuda" and (nvml := node.open_nvml()) is not None:
                 node.check_empty(nvml, session.uuids_on_node(file.device.type, ranks.local_world_size))
         except refusal.Refusal as refused:

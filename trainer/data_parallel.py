@@ -11,7 +11,7 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sweep.core.cell import Precision
+from trainer.precision import COMPUTE_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from trainer.model import Llama
 
     MicroBatchScope = Callable[[bool], contextlib.AbstractContextManager[object]]
-
-COMPUTE_DTYPE = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
 
 
 def shard_or_replicate(model: Llama, cell: Cell, mesh: Mesh | None) -> None:

@@ -143,6 +143,14 @@ def names_on_node(device_type: str) -> tuple[str, ...]:
     return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
 
 
+def capabilities_on_node(device_type: str) -> tuple[tuple[str, tuple[int, int]], ...]:
+    """Name and compute capability of each GPU of this node; none on a CPU."""
+    if device_type == "cpu":
+        return ()
+    found = range(torch.cuda.device_count())
+    return tuple((torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i)) for i in found)
+
+
 def uuids_on_node(device_type: str, n_ranks: int) -> tuple[str, ...]:
     """Identities of the GPUs that the node's ranks will claim; none on a CPU."""
     return tuple(map(_uuid, range(n_ranks))) if device_type == "cuda" else ()

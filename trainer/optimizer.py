@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from sweep.core.cell import TrainerSettings
+    from trainer.precision import LossScale
 
 
 class ShardedAdamW:
@@ -29,6 +30,7 @@ class ShardedAdamW:
         settings: Learning rate, its warm-up, decay and the largest norm.
         distinct: Ranks over which one copy of the gradients is spread; None where each rank holds all.
         tp: Ranks among which some parameters are split and others alike.
+        loss_scale: What gradients come multiplied by.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class ShardedAdamW:
         settings: TrainerSettings,
         distinct: dist.ProcessGroup | None = None,
         tp: DeviceMesh | None = None,
+        loss_scale: LossScale | None = None,
     ) -> None:
+        self._loss_scale = loss_scale
         every = list(parameters)
         self._parameters = [p for p in every if _local(p).numel()]
         # A plain parameter is its own local part, which keeps DDP's gradient views in place.
@@ -66,11 +70,16 @@ class ShardedAdamW:
         """Clip, update, drop the gradients; returns the global norm before clipping, still on the device."""
         if self._is_sharded:
             self._hand_gradients_over()
+        if self._loss_scale is not None:
+            self._loss_scale.unscale([local.grad for local in self._locals if local.grad is not None])
         norm = self._global_norm()
         if self._max_norm > 0:
             clip_grads_with_norm_(self._locals, self._max_norm, norm)
         self._warm_up()
-        self._adamw.step()
+        if self._loss_scale is None:
+            self._adamw.step()
+        else:
+            self._loss_scale.step(self._adamw, norm)
         self._n_steps += 1
         self._drop_gradients()
         return norm

@@ -1,7 +1,7 @@
 """Parallelism and precision, applied to the single-device model from outside, in one stated order.
 
-The order: (float8 conversion has its place here, first), pipeline split, tensor parallelism, context parallelism,
-activation checkpointing, compile, FSDP or replicas, values for the parameters. What wraps outermost comes last.
+The order: pipeline split, float8 conversion, tensor parallelism, context parallelism, activation checkpointing, compile,
+FSDP or replicas, values for the parameters. What wraps outermost comes last.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from trainer import pipeline
 from trainer.checkpointing import checkpoint_blocks
 from trainer.compilation import compile_blocks, overlap_tensor_parallel
 from trainer.context import positions_of, split_attention
-from trainer.data_parallel import COMPUTE_DTYPE, micro_batch_scope, shard_or_replicate, with_ddp
+from trainer.data_parallel import micro_batch_scope, shard_or_replicate, with_ddp
 from trainer.init import materialize
 from trainer.model import Llama, build_on_meta
 from trainer.passes import Held, InTurn, Pipelined, ShareOfLoss
+from trainer.precision import COMPUTE_DTYPE, LossScale, convert, with_scales
 from trainer.tensor import split_matrices
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Parallelized:
         distinct: Ranks over which one copy of the model is spread; None where each rank holds all of it.
         tp: Ranks among which some parameters are split and others alike; None without tensor parallelism.
         split: All stages of the pipeline; none without one.
+        loss_scale: What gradients are multiplied by; None where the format needs none.
     """
 
     stages: tuple[nn.Module, ...]
@@ -63,6 +65,7 @@ class Parallelized:
     distinct: dist.ProcessGroup | None = None
     tp: DeviceMesh | None = None
     split: tuple[StagePart, ...] = ()
+    loss_scale: LossScale | None = None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of all stages held here, by the names that wrappers left them."""
@@ -84,21 +87,22 @@ def parallelize(
     """
     if mesh is not None and mesh.pp is not None:
         return _pipelined(cell, mesh, mesh.pp, device, materialize)
-    model = build_on_meta(cell.model, cell.seq_len)
+    model, scale = build_on_meta(cell.model, cell.seq_len), LossScale.of(cell, device)
     _apply(model, cell, mesh, device, materialize)
     module = with_ddp(model, cell, mesh)
     run = InTurn(
         module=module,
         micro_batch=cell.micro_batch,
         held=_held(cell, mesh, device),
-        loss=_share_of_loss(cell),
+        loss=_share_of_loss(cell, scale),
         scope=micro_batch_scope(module, cell),
         loss_scope=_loss_scope(mesh),
     )
     return Parallelized(
         stages=(module,),
         n_params=cell.model.n_params,
-        run=run,
+        run=with_scales(run, [module], cell),
+        loss_scale=scale,
         distinct=None if mesh is None else mesh.distinct,
         tp=None if mesh is None else mesh.tp,
     )
@@ -114,10 +118,11 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, mat
         pipeline.cut(model, part)
         _apply(model, cell, mesh, device, materialize)
         stages.append(model)
+    scale = LossScale.of(cell, device)
     flow = pipeline.Flow.of(cell, COMPUTE_DTYPE[cell.precision], device)
     staged = list(zip(parts, stages, strict=True))
     run = Pipelined(
-        schedule=pipeline.build_schedule(cell, staged, pp, flow, _share_of_loss(cell)),
+        schedule=pipeline.build_schedule(cell, staged, pp, flow, _share_of_loss(cell, scale)),
         has_first=any(part.is_first for part in parts),
         has_last=any(part.is_last for part in parts),
         held=_held(cell, mesh, device),
@@ -126,7 +131,8 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, mat
     return Parallelized(
         stages=tuple(stages),
         n_params=cell.model.n_params,
-        run=run,
+        run=with_scales(run, stages, cell),
+        loss_scale=scale,
         distinct=mesh.distinct,
         tp=mesh.tp,
         split=tuple(split),
@@ -136,6 +142,8 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, mat
 def _apply(model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device, materialize: Materialize) -> None:
     """Everything after the pipeline split, on the model or one stage of it."""
     layout = cell.parallelism
+    is_sharded = mesh is not None and mesh.shard is not None
+    convert(model, cell, is_sharded=is_sharded, is_emulated=device.type == "cpu")
     if mesh is not None and mesh.tp is not None:
         split_matrices(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
         if layout.async_tp:
@@ -155,8 +163,9 @@ def _held(cell: Cell, mesh: Mesh | None, device: torch.device) -> Held:
     return Held(positions=positions_of(cell.seq_len, cell.parallelism.cp, mesh.cp.get_local_rank()).to(device))
 
 
-def _share_of_loss(cell: Cell) -> ShareOfLoss:
-    return ShareOfLoss(n_tokens=cell.tokens_per_step // (cell.parallelism.data_ranks * cell.parallelism.cp))
+def _share_of_loss(cell: Cell, scale: LossScale | None) -> ShareOfLoss:
+    n_tokens = cell.tokens_per_step // (cell.parallelism.data_ranks * cell.parallelism.cp)
+    return ShareOfLoss(n_tokens=n_tokens, scale=scale)
 
 
 def _loss_scope(mesh: Mesh | None) -> Callable[[], contextlib.AbstractContextManager[object]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
     from trainer.data_parallel import MicroBatchScope
+    from trainer.precision import LossScale
 
     LossScope = Callable[[], contextlib.AbstractContextManager[object]]
 
@@ -49,12 +50,14 @@ class ShareOfLoss:
     """
 
     n_tokens: int
+    scale: LossScale | None = None
 
     def __call__(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The part, as a plain tensor."""
         total = token_loss_sum(logits, targets)
         # In this order: a pipeline's backward pass wants to cut the loss off its graph, which a view would refuse.
-        return (total.to_local() if isinstance(total, DTensor) else total) / self.n_tokens
+        loss = (total.to_local() if isinstance(total, DTensor) else total) / self.n_tokens
+        return loss if self.scale is None else self.scale.scaled(loss)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from torch.distributed.pipelining._utils import InferenceMode
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from sweep.core.cell import cell_id
+from sweep.core.cell import Precision, cell_id
 from sweep.core.preflight import MEMORY_KINDS, Preflight
 from trainer.memory import MemoryTracker
 from trainer.mesh import build_mesh, sizes
@@ -78,6 +78,8 @@ def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
     layout = cell.parallelism
     if is_cuda and layout.cp > 1:
         yield "cp: gathered keys and values stand in for ring attention, which holds less at once"
+    if cell.precision is Precision.FLOAT8:
+        yield "float8: products are emulated, which takes more for a moment"
     if layout.dp_replicate > 1 and layout.dp_replicate == layout.world_size:
         yield "ddp: one collective stands for its buckets"
 
@@ -205,7 +207,7 @@ def run_steps(
     parameters = list(model.parameters())
     tracker.mark(parameters, "parameters")
     tracker.mark(itertools.chain.from_iterable(stage.buffers() for stage in model.stages), "buffers")
-    optimizer = ShardedAdamW(parameters, cell.trainer, model.distinct, model.tp)
+    optimizer = ShardedAdamW(parameters, cell.trainer, model.distinct, model.tp, model.loss_scale)
     n_sequences = cell.global_batch // cell.parallelism.data_ranks
     n_gradient_bytes = 0
     for _ in range(_N_STEPS):

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from sweep.core.environment import relevant
-from trainer import devices, emit, versions
+from trainer import devices, emit, precision, versions
 from trainer.data import Share, source_of, stream
 from trainer.failure import HangWatcher
 from trainer.loop import Trainee, train
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 names_on_node = devices.names_on_node
 uuids_on_node = devices.uuids_on_node
+check_precision = precision.check
+capabilities_on_node = devices.capabilities_on_node
 
 
 def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, started_at: float) -> None:
@@ -83,6 +85,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                     "threads_per_rank": n_threads,
                     "telemetry_by_rank": emit.readings(facts),
                     "binding_by_rank": emit.bindings(facts),
+                    "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
                     "pipeline_split": [str(part) for part in model.split],
                 },
             )
@@ -188,7 +191,7 @@ def fit(
     settings = cell.trainer
     trainee = Trainee(
         model=model,
-        optimizer=ShardedAdamW(model.parameters(), settings, model.distinct, model.tp),
+        optimizer=ShardedAdamW(model.parameters(), settings, model.distinct, model.tp, model.loss_scale),
         device=compute.device,
     )
     batches = stream(

@@ -151,6 +151,7 @@ class TrainerSettings:
         forward_prefetch: Groups of parameters that FSDP gathers ahead in the forward pass; 0 leaves it to torch.
         backward_prefetch: The same in the backward pass.
         data: ``synthetic``, or the absolute path of a token file (:mod:`trainer.tokens_file`).
+        float8_recipe: With precision ``float8``: one scale for each tensor, or for each row.
         bind: ``auto`` binds a rank to the cores beside its GPU, ``none`` does not.
     """
 
@@ -170,6 +171,7 @@ class TrainerSettings:
     backward_prefetch: int = 1
     data: str = SYNTHETIC
     bind: str = "auto"
+    float8_recipe: str = "tensorwise"
 
     def __post_init__(self) -> None:
         """Refuse a run whose measured window would be empty, and settings that mean nothing."""
@@ -203,6 +205,7 @@ _WHOLE = (
 _WORDS: Mapping[str, tuple[Callable[[str], bool], str]] = {
     # Jobs run in folders of their own, so a relative path would name another file.
     "data": (lambda word: word == SYNTHETIC or word.startswith("/"), f"{SYNTHETIC}, or a token file's absolute path"),
+    "float8_recipe": (lambda word: word in ("tensorwise", "rowwise"), "tensorwise or rowwise"),
     "bind": (lambda word: word in ("auto", "none"), "auto or none"),
 }
 _POSITIVE = (lambda value: value > 0, "a number above 0")

@@ -1,0 +1,176 @@
+"""Number formats narrower than bf16: loss scaling for fp16, float8 through torchao, and what a device needs for them.
+
+float8 is kept thin over torchao (extra ``float8``). Not yet run on a GPU: on a CPU it is built and emulated by tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+from sweep.core.cell import Precision
+from trainer.refusal import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from sweep.core.cell import Cell
+    from trainer.model import Llama
+
+COMPUTE_DTYPE: Mapping[Precision, torch.dtype] = {
+    Precision.FP32: torch.float32,
+    Precision.BF16: torch.bfloat16,
+    Precision.FP16: torch.float16,
+    # What flows between the products, and their accumulation.
+    Precision.FLOAT8: torch.bfloat16,
+}
+# CUDA compute capability from which tensor cores know the format (CUDA programming guide, table of capabilities; float8
+# came with Ada, 8.9). V100 (7.0) knows fp16 but not bf16, which it would emulate.
+NEEDED_CAPABILITY: Mapping[Precision, tuple[int, int]] = {
+    Precision.FP16: (7, 0),
+    Precision.BF16: (8, 0),
+    Precision.FLOAT8: (8, 9),
+    Precision.MXFP8: (10, 0),
+}
+# cuBLAS and torchao want both sizes of a float8 product to be multiples of this.
+_FLOAT8_MULTIPLE = 16
+
+
+def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
+    """Compare a cell's number format with the GPUs and packages of this node, before anything starts.
+
+    Args:
+        cell: What to run.
+        devices: Name and compute capability of each GPU; none on a CPU.
+
+    Raises:
+        Refusal: If a device does not know the format, the model's sizes do not suit it, or torchao is missing.
+    """
+    needed = NEEDED_CAPABILITY.get(cell.precision)
+    for name, capability in devices:
+        if needed is not None and capability < needed:
+            raise Refusal(
+                f"precision={cell.precision} needs compute capability {_shown(needed)} or more; {name} has "
+                f"{_shown(capability)}. Choose another precision, or a device that knows it."
+            )
+    if cell.precision is not Precision.FLOAT8:
+        return
+    tp_degree, shape = cell.parallelism.tp, cell.model
+    sizes = {
+        "hidden": shape.hidden,
+        "kv_hidden": shape.kv_hidden // tp_degree,
+        "ffn_hidden": shape.ffn_hidden // tp_degree,
+    }
+    for what, size in sizes.items():
+        if size % _FLOAT8_MULTIPLE:
+            raise Refusal(
+                f"precision=float8 multiplies multiples of {_FLOAT8_MULTIPLE}; {shape.name} has {what}={size} a rank "
+                f"at tp={tp_degree}. Choose another model or tp, or bf16."
+            )
+    if importlib.util.find_spec("torchao") is None:
+        raise Refusal("precision=float8 needs torchao, which is not installed. Install the extra `float8`.")
+
+
+def _shown(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def convert(model: Llama, cell: Cell, *, is_sharded: bool, is_emulated: bool) -> None:
+    """Let the projections of all blocks multiply in float8 where the cell says so; the head stays as it is.
+
+    Args:
+        model: On the meta device, before anything else is applied to it.
+        cell: Its recipe is ``trainer.float8_recipe``.
+        is_sharded: Whether FSDP gathers the weights; with one scale for all shards they travel as float8.
+        is_emulated: Whether products are computed in high precision from rounded values, as on a CPU.
+    """
+    if cell.precision is not Precision.FLOAT8:
+        return
+    float8: Any = importlib.import_module("torchao.float8")
+    config = float8.Float8LinearConfig.from_recipe_name(cell.trainer.float8_recipe)
+    config = dataclasses.replace(
+        config,
+        emulate=is_emulated,
+        enable_fsdp_float8_all_gather=is_sharded and cell.trainer.float8_recipe == "tensorwise",
+    )
+    float8.convert_to_float8_training(model, config=config, module_filter_fn=_is_converted)
+
+
+def _is_converted(module: nn.Module, name: str) -> bool:
+    return isinstance(module, nn.Linear) and name.startswith("blocks.")
+
+
+def with_scales(
+    run: Callable[[torch.Tensor], torch.Tensor | None], stages: Sequence[nn.Module], cell: Cell
+) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """Before each step, the scales of all weights in one reduction instead of one each while they are gathered."""
+    if cell.precision is not Precision.FLOAT8 or cell.trainer.float8_recipe != "tensorwise":
+        return run
+    float8: Any = importlib.import_module("torchao.float8")
+
+    def prepared(tokens: torch.Tensor) -> torch.Tensor | None:
+        for stage in stages:
+            float8.precompute_float8_dynamic_scale_for_fsdp(stage)
+        return run(tokens)
+
+    return prepared
+
+
+class LossScale:
+    """Keeps fp16 gradients from vanishing: they are computed times a scale, which follows what they can bear.
+
+    Micikevicius et al., arXiv 1710.03740; the rule is that of torch.amp: halve it when a gradient is not finite and
+    leave that step out, double it after 2000 steps without. All of it happens on the device, without waiting for it.
+    """
+
+    INITIAL = 65536.0
+    GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
+
+    def __init__(self, device: torch.device) -> None:
+        self.scale = torch.full((), self.INITIAL, dtype=torch.float32, device=device)
+        self._growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
+        self._n_skipped = torch.zeros((), dtype=torch.float32, device=device)
+
+    @classmethod
+    def of(cls, cell: Cell, device: torch.device) -> LossScale | None:
+        """The scale of a cell; None where its format has the range of fp32."""
+        return cls(device) if cell.precision is Precision.FP16 else None
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss itself, whose gradient is scaled."""
+        return cast("torch.Tensor", _ScaledGradient.apply(loss, self.scale))  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+    def unscale(self, gradients: list[torch.Tensor]) -> None:
+        """Divide the gradients, in place."""
+        if gradients:
+            torch._foreach_mul_(gradients, self.scale.reciprocal())
+
+    def step(self, optimizer: torch.optim.Optimizer, norm: torch.Tensor) -> None:
+        """Update the parameters unless the global norm, and so some gradient on some rank, is not finite."""
+        found_inf = (~norm.isfinite()).float()
+        # A fused optimiser reads this attribute, as torch.amp.GradScaler sets it, and then leaves everything as it is.
+        optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # not declared by torch
+        optimizer.step()
+        self._n_skipped += found_inf
+        torch._amp_update_scale_(self.scale, self._growth_tracker, found_inf, self.GROWTH, self.BACKOFF, self.INTERVAL)
+
+    def readings(self) -> dict[str, float]:
+        """What is worth keeping; waits for the device."""
+        return {"final_scale": float(self.scale), "skipped_steps": float(self._n_skipped)}
+
+
+class _ScaledGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, loss: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(scale)
+        # No view: a pipeline cuts the loss off its graph in place.
+        return loss.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (scale,) = context.saved_tensors
+        return gradient * scale, None
