@@ -197,7 +197,7 @@ def _precision_by_device(cell: Cell) -> str | None:
 
 
 # What the trainer of this version cannot do yet, checked last: a cell that is impossible anyway says why.
-_PRECISIONS = (Precision.FP32, Precision.BF16)
+_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.FP16, Precision.FLOAT8)
 
 
 def _trainer_cannot_yet(cell: Cell) -> str | None:

@@ -157,7 +157,7 @@ BROKEN = {
         for precision in (Precision.FLOAT8, Precision.MXFP8, Precision.FP16)
     ],
     "trainer_cannot_yet": [
-        (cell(precision=Precision.FLOAT8), "the trainer of this version cannot run: precision=float8. Leave it out"),
+        (cell(precision=Precision.MXFP8), "the trainer of this version cannot run: precision=mxfp8. Leave it out"),
     ],
 }
 
@@ -202,7 +202,7 @@ def test_a_rejection_names_the_first_rule_in_the_order_of_the_book() -> None:
 
 def test_what_is_impossible_anyway_is_not_blamed_on_this_version_of_the_trainer() -> None:
     assert list(RULES)[-1] == "trainer_cannot_yet"
-    violation = first_violation(cell(dp_shard=8, tp=4, precision=Precision.FLOAT8))
+    violation = first_violation(cell(dp_shard=8, tp=4, precision=Precision.MXFP8))
     assert violation is not None
     assert violation.rule == "world_size"
 
