@@ -23,7 +23,7 @@ def torchrun_command(n_ranks: int, *program: str) -> list[str]:
     return [sys.executable, *agent, str(n_ranks), *program]
 
 
-def torchrun(n_ranks: int, *program: str, timeout_s: float = 120, **extra: str) -> subprocess.CompletedProcess[str]:
+def torchrun(n_ranks: int, *program: str, timeout_s: float = 280, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         torchrun_command(n_ranks, *program),
         env=environment(**extra),
@@ -35,7 +35,7 @@ def torchrun(n_ranks: int, *program: str, timeout_s: float = 120, **extra: str) 
     )
 
 
-def alone(*arguments: str, timeout_s: float = 60, **extra: str) -> subprocess.CompletedProcess[str]:
+def alone(*arguments: str, timeout_s: float = 120, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "trainer", *arguments],
         env=environment(**extra),
