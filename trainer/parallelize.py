@@ -1,7 +1,7 @@
 """Parallelism and precision, applied to the single-device model from outside, in one stated order.
 
-The order: pipeline split, float8 conversion, tensor parallelism, context parallelism, activation checkpointing, compile,
-FSDP or replicas, values for the parameters. What wraps outermost comes last.
+The order: pipeline split, float8 conversion, tensor parallelism, context parallelism, activation checkpointing,
+compile, FSDP or replicas, values for the parameters. What wraps outermost comes last.
 """
 
 from __future__ import annotations
