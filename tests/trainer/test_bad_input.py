@@ -1,0 +1,88 @@
+"""What cannot be run is refused before any process group: one line from one rank, exit code 2, an error file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sweep.core.attempt import ErrorClass
+from sweep.core.cell import Cell, Parallelism, Precision, Schedule
+from sweep.core.device import Device
+from sweep.core.record import ERROR_GLOB, parse_error
+from tests.trainer.cells import CPU, cell, write_cell
+from tests.trainer.processes import alone, torchrun
+
+H100 = Device(name="h100", type="cuda", match=("H100",))
+
+
+def on_h100(made: Cell) -> Cell:
+    return dataclasses.replace(made, device="h100")
+
+
+BAD: dict[str, tuple[Cell, Device, tuple[str, ...]]] = {
+    "a mesh that does not multiply": (
+        dataclasses.replace(cell(gpus=8), parallelism=Parallelism(dp_shard=2, tp=2, pp=3)),
+        CPU,
+        ("[world_size]", "dp_shard=2 x tp=2 x pp=3 needs 12 GPUs; the cell has 8"),
+    ),
+    "cp with a sequence that does not divide": (
+        cell(gpus=2, parallelism=Parallelism(cp=2), seq_len=30),
+        CPU,
+        ("[sequence_by_cp_tp]", "seq_len=30 does not divide by 2 x cp x tp=4"),
+    ),
+    "a pipeline without a schedule": (
+        cell(gpus=2, parallelism=Parallelism(pp=2)),
+        CPU,
+        ("[schedule_by_pp]", "needs a schedule"),
+    ),
+    "float8 on a CPU": (cell(precision=Precision.FLOAT8), CPU, ("[precision_by_device]", "precision=float8")),
+    "float8 where there is no GPU": (
+        on_h100(cell(precision=Precision.FLOAT8)),
+        H100,
+        ("h100 needs a cuda device",),
+    ),
+    "mxfp8, which the trainer cannot do yet": (
+        on_h100(cell(precision=Precision.MXFP8)),
+        H100,
+        ("[trainer_cannot_yet]", "precision=mxfp8"),
+    ),
+    "a token file that is not there": (cell(trainer={"data": "/nowhere/t.bin"}), CPU, ("cannot read /nowhere/t.bin",)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    made, device, words = BAD[name]
+    path = write_cell(tmp_path, made, device)
+    assert_refused_alone(path, tmp_path, words)
+
+
+def test_an_unknown_schedule_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    layout = Parallelism(pp=2, schedule=Schedule.ONE_F_ONE_B)
+    path = write_cell(tmp_path, cell(gpus=2, parallelism=layout))
+    path.write_text(path.read_text().replace('"1f1b"', '"2f2b"'))
+    assert_refused_alone(path, tmp_path, ("schedule='2f2b' is not one of gpipe, 1f1b",))
+
+
+def assert_refused_alone(path: Path, folder: Path, words: tuple[str, ...]) -> None:
+    done = alone("--cell", str(path), "--out", str(folder))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    (found,) = folder.glob(ERROR_GLOB)
+    error = parse_error(found.read_text())
+    assert (error.error_class, error.step) == (ErrorClass.REFUSED, None)
+    for word in words:
+        assert word in done.stderr
+        assert word in error.message
+
+
+@pytest.mark.torchrun
+def test_of_many_ranks_one_speaks_and_none_waits_for_another(tmp_path: Path) -> None:
+    made, device, words = BAD["cp with a sequence that does not divide"]
+    path = write_cell(tmp_path, made, device)
+    done = torchrun(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path), timeout_s=60)
+    said = [line for line in done.stderr.splitlines() if line.startswith("trainer: refused:")]
+    assert len(said) == 1
+    assert words[1] in said[0]
+    assert [found.name for found in tmp_path.glob(ERROR_GLOB)] == ["error-rank-0.json"]
