@@ -13,7 +13,7 @@ SLURM_DIR ?= .slurm
 TYPED := $(wildcard sweep trainer analysis tools)
 UNIT := not slurm and not torchrun and not slow
 
-.PHONY: help venv demo test check lint ruff mypy imports unit cov fmt slurm-up slurm-down bench clean
+.PHONY: help venv demo test check lint ruff mypy imports unit cov fmt lock slurm-up slurm-down bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,12 @@ cov: $(STAMP) ## Branch coverage of the unit tests
 fmt: $(STAMP) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+
+lock: $(STAMP) ## Rewrite constraints.txt from what .venv holds
+	@grep '^#' constraints.txt > constraints.tmp
+	@$(BIN)/python -m pip freeze --disable-pip-version-check --exclude-editable | sed -E 's/^(torch==[^+]*)\+.*/\1/' \
+	  | grep -Ev '^(nvidia-[^m]|nvidia_|triton==)|@ file' >> constraints.tmp || { rm -f constraints.tmp; exit 1; }
+	@mv constraints.tmp constraints.txt
 
 slurm-up: ## Start a private Slurm on this machine
 	$(PYTHON) tools/private_slurm.py up --dir $(SLURM_DIR)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from analysis.load import RunData
-    from sweep.core.ledger import AttemptState
+    from sweep.core.history import AttemptState
 
 MEASURED = OUTCOME_RULES[Outcome.SUCCEEDED].shown_as
 REJECTED = "rejected"

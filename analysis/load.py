@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from sweep.core.attempt import ABSENT, AttemptKey, Evidence, Outcome, RankError, judge
-from sweep.core.ledger import AttemptState, History, RepeatHistory, fold, read_lines
+from sweep.core.history import AttemptState, History, RepeatHistory, fold
+from sweep.core.ledger import parse_event, read_lines
 from sweep.core.record import (
     ATTEMPT_FILE,
     CELLS_DIR,
@@ -169,7 +170,7 @@ def _text(path: Path) -> str:
 
 def _read_ledger(path: Path) -> tuple[History, list[str]]:
     try:
-        events, problems = read_lines(_text(path).splitlines())
+        events, problems = read_lines(_text(path).split("\n"), parse_event)
     except FileNotFoundError:
         return History(), [f"there is no {LEDGER_FILE}; how attempts ended is told from their own files"]
     except OSError as error:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.ledger_file import LedgerFile
 from sweep.core.attempt import AttemptKey, Outcome
-from sweep.core.ledger import CancelRequested, Ended, Reserved, Submitted, fold, read_lines, render_event
+from sweep.core.history import fold
+from sweep.core.ledger import CancelRequested, Ended, Reserved, Submitted, render_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sweep.core.ledger import Event
 
-AIM_S = 5.0
+LIMIT_S = 5.0
 LINES = 1_000_000
 CELLS = 100_000
 
@@ -44,24 +48,29 @@ def _events(number: int) -> Iterator[Event]:
 
 
 def main() -> int:
-    """Print what reading and folding take, next to the aim that is not reached yet."""
-    lines = [render_event(event) for number in range(LINES // 4) for event in _events(number)]
-    start, cpu = time.perf_counter(), time.process_time()
-    events, problems = read_lines(lines)
-    read = time.process_time()
-    history = fold(events)
-    wall_s, cpu_s, fold_s = time.perf_counter() - start, time.process_time() - cpu, time.process_time() - read
-    start = time.process_time()
-    for line in lines:
-        json.loads(line)
-    least_s = time.process_time() - start
+    """Print what reading and folding take, next to the aim."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        with path.open("w") as file:
+            for number in range(LINES // 4):
+                file.writelines(render_event(event) + "\n" for event in _events(number))
+        start, cpu = time.perf_counter(), time.process_time()
+        events, problems = LedgerFile(path).read()
+        read = time.process_time()
+        history = fold(events)
+        wall_s, cpu_s, fold_s = time.perf_counter() - start, time.process_time() - cpu, time.process_time() - read
+        start = time.process_time()
+        with path.open() as file:
+            for line in file:
+                json.loads(line)
+        least_s = time.process_time() - start
     print(
         f"{len(events):,} events read and folded in {cpu_s:.2f} s ({wall_s:.2f} s on the clock; folding alone "
         f"{fold_s:.2f} s): {len(history.repeats):,} repeats, {len(problems)} problems\n"
-        f"  of the aim: {cpu_s / AIM_S:.0%} of {AIM_S:g} s; of the yardstick (json.loads alone): "
-        f"{cpu_s / least_s:.1f} x {least_s:.2f} s"
+        f"  of the limit: {cpu_s / LIMIT_S:.0%} of {LIMIT_S:g} s; of the yardstick (json.loads alone): "
+        f"{cpu_s / least_s:.2f} x {least_s:.2f} s"
     )
-    return 0
+    return 0 if cpu_s < LIMIT_S and not problems else 1
 
 
 if __name__ == "__main__":

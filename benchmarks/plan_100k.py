@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.cell import BatchKind
 from sweep.core.grid import Grid, expand
-from sweep.core.ledger import History
+from sweep.core.history import History
 from sweep.core.model import ModelShape
 from sweep.core.plan import decide
 

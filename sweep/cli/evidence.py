@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.core.blame import Blame
-    from sweep.core.ledger import AttemptState, History
+    from sweep.core.history import AttemptState, History
     from sweep.core.sweep_file import SweepFile
 
 

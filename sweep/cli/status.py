@@ -21,7 +21,7 @@ from sweep.usecases.status import gpu_hours_spent, statuses
 if TYPE_CHECKING:
     from sweep.adapters.run_dir import RunDir
     from sweep.cli.args import Arguments
-    from sweep.core.ledger import History
+    from sweep.core.history import History
     from sweep.core.sweep_file import SweepFile
 
 

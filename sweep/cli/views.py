@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sweep.core.cell import AxisValue
     from sweep.core.grid import Rejection
-    from sweep.core.ledger import History
+    from sweep.core.history import History
     from sweep.core.policy import Policy
     from sweep.core.sweep_file import SweepFile
     from sweep.usecases.status import RepeatStatus

@@ -12,7 +12,7 @@ from sweep.adapters.clock import SystemClock
 from sweep.adapters.ledger_file import LedgerFile
 from sweep.adapters.provenance import collect
 from sweep.adapters.sources import packages_root, snapshot
-from sweep.core.ledger import History, fold
+from sweep.core.history import History, fold
 from sweep.core.record import LEDGER_FILE
 from sweep.core.spec import SchedulerKind
 from sweep.usecases.session import Session, Sources

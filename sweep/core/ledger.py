@@ -1,16 +1,19 @@
-"""The ledger: what was reserved, submitted, cancelled and how it ended, as events that fold into a history."""
+"""The ledger: what was reserved, submitted, cancelled and how it ended, as events, one line of JSON each."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.core.attempt import AttemptKey, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
 
 LEDGER_VERSION = 1
@@ -121,7 +124,8 @@ class Skipped:
 
 Event = Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened | Skipped
 _Kind = TypeVar("_Kind")
-_NAMES: Mapping[type[Event], str] = {
+_Line = TypeVar("_Line", str, bytes)
+EVENT_NAMES: Mapping[type[Event], str] = {
     Reserved: "reserved",
     Submitted: "submitted",
     Refused: "refused",
@@ -135,7 +139,7 @@ _NAMES: Mapping[type[Event], str] = {
 
 def render_event(event: Event) -> str:
     """One JSON line, without its line end."""
-    return json.dumps({"v": LEDGER_VERSION, "event": _NAMES[type(event)], **asdict(event)}, allow_nan=False)
+    return json.dumps({"v": LEDGER_VERSION, "event": EVENT_NAMES[type(event)], **asdict(event)}, allow_nan=False)
 
 
 def parse_event(line: str) -> Event:
@@ -165,9 +169,12 @@ def _typed(kind: type[_Kind], value: Any) -> _Kind:
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (float, int) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a finite number")
-    return float(value)
+    try:
+        if type(value) in (float, int) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number that no float can hold
+        pass
+    raise ValueError(f"{value!r} is not a finite number")
 
 
 def _key(data: Any) -> AttemptKey:
@@ -209,7 +216,7 @@ def _parse_ended(data: dict[str, Any]) -> Ended:
         outcome=Outcome(data["outcome"]),
         reason=_typed(str, data["reason"]),
         gpu_seconds=None if used is None else _number(used),
-        evidence=_typed(dict, data["evidence"]),
+        evidence=_typed(dict, data.get("evidence", {})),
     )
 
 
@@ -240,276 +247,33 @@ _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
 }
 
 
-@dataclass(slots=True)
-class AttemptState:
-    """Where one attempt stands.
+def read_lines(lines: Iterable[_Line], parse: Callable[[_Line], Event]) -> tuple[list[Event], list[str]]:
+    """Events of a ledger's lines, and what is wrong with the lines that are none (kept in the file, never used).
 
-    Attributes:
-        key: The attempt.
-        submission: Name of its submission; empty where the line of its reservation is lost.
-        index: Its array index there.
-        reserved_at: Unix time of the reservation.
-        gpu_hours: The most it can cost.
-        gpus: Its GPUs.
-        job_id: The scheduler's id; None until it is known.
-        outcome: How it ended; None while it is in flight.
-        reason: Why.
-        gpu_seconds: What it used; None where unknown.
-        is_cancel_requested: The user asked for its end.
-        released: The reservation never became a job.
-        ended_at: Unix time of the decision.
-        evidence: What the decision rests on.
+    Args:
+        lines: Of the file, as text or as bytes.
+        parse: Reads one line (:func:`parse_event` or a faster one); raises ValueError where it is no event.
     """
-
-    key: AttemptKey
-    submission: str
-    index: int
-    reserved_at: float
-    gpu_hours: float
-    gpus: int
-    job_id: str | None = None
-    outcome: Outcome | None = None
-    reason: str = ""
-    gpu_seconds: float | None = None
-    is_cancel_requested: bool = False
-    released: bool = False
-    ended_at: float | None = None
-    evidence: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether it may still be running, or about to."""
-        return self.outcome is None and not self.released
-
-
-@dataclass(slots=True)
-class RepeatHistory:
-    """All attempts at one repeat of a cell.
-
-    Attributes:
-        attempts: By number.
-        reopened_after: Number of the attempt after which retries are counted anew.
-        skipped: Why a run ended without trying it, as (kind, reason); None once it was tried, or never skipped.
-    """
-
-    attempts: list[AttemptState] = field(default_factory=list)
-    reopened_after: int = 0
-    skipped: tuple[str, str] | None = None
-
-    @property
-    def last(self) -> AttemptState | None:
-        """The latest attempt that happened or may be happening."""
-        return next((attempt for attempt in reversed(self.attempts) if not attempt.released), None)
-
-    @property
-    def highest_number(self) -> int:
-        """The highest attempt number ever reserved (numbers are not used twice)."""
-        return max((attempt.key.attempt for attempt in self.attempts), default=0)
-
-    def ended(self, outcome: Outcome) -> int:
-        """How many attempts since the last reopening ended so."""
-        return sum(a.outcome is outcome for a in self.attempts if a.key.attempt > self.reopened_after)
-
-    @property
-    def succeeded(self) -> AttemptState | None:
-        """The attempt that measured it, if one did."""
-        return next((attempt for attempt in self.attempts if attempt.outcome is Outcome.SUCCEEDED), None)
-
-
-_NEVER_RUN = RepeatHistory()
-
-
-@dataclass(slots=True)
-class History:
-    """What the events of a ledger add up to.
-
-    Attributes:
-        repeats: Attempts by cell and repeat.
-        submissions: Attempts of each submission, by array index.
-        problems: Events that contradict what went before, in words.
-        unreserved: Events of submissions whose reservation is not there (its line is damaged). Which attempts they
-            are about is not known until a reservation of that name comes, be it late; then they are taken in.
-    """
-
-    repeats: dict[RepeatKey, RepeatHistory] = field(default_factory=dict)
-    submissions: dict[str, list[AttemptState]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    unreserved: dict[str, list[Submitted | Refused | Released]] = field(default_factory=dict)
-
-    def of(self, cell_id: str, repeat: int) -> RepeatHistory:
-        """Attempts at one repeat; empty where there were none."""
-        return self.repeats.get((cell_id, repeat), _NEVER_RUN)
-
-    def attempt(self, key: AttemptKey) -> AttemptState | None:
-        """One attempt, if it was reserved."""
-        found = self.repeats.get((key.cell_id, key.repeat))
-        return None if found is None else next((a for a in found.attempts if a.key == key), None)
-
-    def in_flight(self) -> Iterator[AttemptState]:
-        """Attempts that may still be running."""
-        for repeat in self.repeats.values():
-            for attempt in repeat.attempts:
-                if attempt.in_flight:
-                    yield attempt
-
-    def apply(self, event: Event) -> None:
-        """Take one more event in."""
-        _APPLY[type(event)](self, event)
-
-
-def _reserved(history: History, event: Reserved) -> None:
-    if event.submission in history.submissions:
-        history.problems.append(f"submission {event.submission} was reserved twice")
-        return
-    states = [_reserve(history, event, index, key) for index, key in enumerate(event.tasks)]
-    history.submissions[event.submission] = states
-    for held in history.unreserved.pop(event.submission, ()):
-        history.apply(held)
-
-
-def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> AttemptState:
-    repeat = history.repeats.setdefault((key.cell_id, key.repeat), RepeatHistory())
-    attempts, repeat.skipped = repeat.attempts, None
-    for other in attempts:
-        if other.key == key and not other.submission:
-            # It ended, or was cancelled, under a reservation that comes late.
-            other.submission, other.index, other.reserved_at = event.submission, index, event.time
-            other.gpu_hours, other.gpus = event.gpu_hours, event.gpus
-            return other
-        if other.key == key:
-            history.problems.append(f"attempt {key} was reserved by {other.submission} and by {event.submission}")
-        elif other.in_flight:
-            history.problems.append(f"attempt {key} was reserved while {other.key} was in flight")
-    state = AttemptState(
-        key=key,
-        submission=event.submission,
-        index=index,
-        reserved_at=event.time,
-        gpu_hours=event.gpu_hours,
-        gpus=event.gpus,
-    )
-    _insert(attempts, state)
-    return state
-
-
-def _insert(attempts: list[AttemptState], state: AttemptState) -> None:
-    attempts.append(state)
-    if len(attempts) > 1 and attempts[-2].key.attempt > state.key.attempt:
-        attempts.sort(key=lambda attempt: attempt.key.attempt)
-
-
-def _attempts_of(history: History, event: Submitted | Refused | Released) -> list[AttemptState]:
-    states = history.submissions.get(event.submission)
-    if states is None:
-        if event.submission not in history.unreserved:
-            history.problems.append(f"submission {event.submission} has events but no reservation")
-        history.unreserved.setdefault(event.submission, []).append(event)
-    return states or []
-
-
-def _submitted(history: History, event: Submitted) -> None:
-    states = _attempts_of(history, event)
-    if states and len(states) != len(event.jobs):
-        counts = f"{len(event.jobs)} jobs for {len(states)} attempts"
-        history.problems.append(f"submission {event.submission} was given {counts}")
-    for state, job_id in zip(states, event.jobs, strict=False):
-        state.job_id = job_id
-        if state.released or state.outcome is Outcome.REJECTED_BY_SCHEDULER:
-            # The job exists after all: it must be watched, or the repeat would be run twice.
-            history.problems.append(f"attempt {state.key} was given up, yet is job {job_id}")
-            state.released, state.outcome, state.reason, state.ended_at = False, None, "", None
-            state.gpu_seconds = None
-
-
-def _refused(history: History, event: Refused) -> None:
-    for state in _attempts_of(history, event):
-        if not state.in_flight:
-            continue
-        if state.job_id is not None:
-            history.problems.append(f"attempt {state.key} is job {state.job_id}, yet was refused")
-            continue
-        state.outcome, state.reason, state.ended_at = Outcome.REJECTED_BY_SCHEDULER, event.reason, event.time
-        state.gpu_seconds = 0.0
-
-
-def _released(history: History, event: Released) -> None:
-    for state in _attempts_of(history, event):
-        if state.job_id is not None or state.outcome is not None:
-            history.problems.append(f"attempt {state.key} did happen, yet was released")
-            continue
-        state.released, state.reason = True, event.reason
-
-
-def _ended(history: History, event: Ended) -> None:
-    attempts = history.repeats.setdefault((event.key.cell_id, event.key.repeat), RepeatHistory()).attempts
-    states = [state for state in attempts if state.key == event.key]
-    if not states:
-        # The line of its reservation is lost; what it measured is not, nor is its number used again.
-        history.problems.append(f"attempt {event.key} ended but was never reserved")
-        state = AttemptState(key=event.key, submission="", index=0, reserved_at=event.time, gpu_hours=0.0, gpus=0)
-        _insert(attempts, state)
-        states = [state]
-    for state in states:
-        if state.outcome is Outcome.SUCCEEDED:
-            continue  # a finished measurement stands, whatever is said later
-        if state.released:
-            history.problems.append(f"attempt {event.key} was released, yet ended")
-            state.released = False
-        state.outcome, state.reason, state.ended_at = event.outcome, event.reason, event.time
-        state.gpu_seconds, state.evidence = event.gpu_seconds, event.evidence
-
-
-def _cancel_requested(history: History, event: CancelRequested) -> None:
-    for key in event.keys:
-        state = history.attempt(key)
-        if state is None:
-            history.problems.append(f"attempt {key} was cancelled but never reserved")
-        else:
-            state.is_cancel_requested = True
-
-
-def _reopened(history: History, event: Reopened) -> None:
-    for key in event.repeats:
-        repeat = history.repeats.setdefault(key, RepeatHistory())
-        # An attempt in flight was not what the user had given up on: how it ends is judged anew.
-        over = (attempt.key.attempt for attempt in repeat.attempts if not attempt.in_flight)
-        repeat.reopened_after = max(over, default=0)
-
-
-def _skipped(history: History, event: Skipped) -> None:
-    for key in event.repeats:
-        history.repeats.setdefault(key, RepeatHistory()).skipped = (event.kind, event.reason)
-
-
-_APPLY: Mapping[type, Any] = {
-    Reserved: _reserved,
-    Submitted: _submitted,
-    Refused: _refused,
-    Released: _released,
-    Ended: _ended,
-    CancelRequested: _cancel_requested,
-    Reopened: _reopened,
-    Skipped: _skipped,
-}
-
-
-def fold(events: Iterable[Event]) -> History:
-    """The history that the events add up to."""
-    history = History()
-    for event in events:
-        history.apply(event)
-    return history
-
-
-def read_lines(lines: Iterable[str]) -> tuple[list[Event], list[str]]:
-    """Events of a ledger's lines, and what is wrong with the lines that are none (kept in the file, never used)."""
     events: list[Event] = []
     problems: list[str] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            events.append(parse_event(line))
-        except ValueError as error:
-            problems.append(f"ledger line {number} cannot be read ({error}); the rest was kept")
+    with no_collection():
+        for number, line in enumerate(lines, 1):
+            if not line or line.isspace():
+                continue
+            try:
+                events.append(parse(line))
+            except ValueError as error:
+                problems.append(f"ledger line {number} cannot be read ({error}); the rest was kept")
     return events, problems
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Objects that all stay need no collector: of a million events it takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

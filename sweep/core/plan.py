@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import OUTCOME_RULES, Disposition, Outcome, OutcomeRule
-from sweep.core.ledger import History, RepeatHistory
+from sweep.core.history import History, RepeatHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from sweep.core.ledger import AttemptState
+    from sweep.core.history import AttemptState
 
 
 class ActionKind(StrEnum):

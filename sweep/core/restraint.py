@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sweep.core.cell import Cell
-    from sweep.core.ledger import AttemptState, History
+    from sweep.core.history import AttemptState, History
     from sweep.core.policy import Policy
 
 

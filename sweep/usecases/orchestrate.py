@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sweep.core.attempt import JobReport
     from sweep.core.cell import Cell
     from sweep.core.grid import Expansion
-    from sweep.core.ledger import History
+    from sweep.core.history import History
     from sweep.core.spec import SweepSpec
     from sweep.ports import RunDirectory
     from sweep.usecases.session import Session

@@ -17,7 +17,8 @@ from sweep.core.attempt import (
     judge,
 )
 from sweep.core.blame import Blame
-from sweep.core.ledger import AttemptState, CancelRequested, Ended, Released, Submitted
+from sweep.core.history import AttemptState
+from sweep.core.ledger import CancelRequested, Ended, Released, Submitted
 from sweep.core.record import RecordError
 from sweep.ports import SchedulerError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from sweep.core.ledger import Event, History, Reserved, fold
+from sweep.core.history import History, fold
+from sweep.core.ledger import Event, Reserved
 from sweep.core.policy import Policy
 from sweep.core.record import RecordError
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sweep.core.cell import AxisValue, Cell
-    from sweep.core.ledger import AttemptState, History
+    from sweep.core.history import AttemptState, History
     from sweep.core.plan import Action
     from sweep.core.record import Progress
     from sweep.core.sweep_file import SweepFile

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sweep.adapters import ledger_file
 from sweep.adapters.ledger_file import LedgerFile
 from sweep.core.attempt import AttemptKey
-from sweep.core.ledger import Reserved, Submitted
+from sweep.core.ledger import Event, Reserved, Submitted, parse_event, read_lines, render_event
+from tests.events import EVENTS
 
 RESERVED = Reserved(
     time=1.0,
@@ -83,3 +88,36 @@ def test_a_write_that_fails_half_way_is_an_error_and_the_next_event_is_still_rea
     events, problems = ledger.read()
     assert events == [RESERVED, SUBMITTED]
     assert len(problems) == 1
+
+
+def _outcome(line: str) -> object:
+    """What the reference reader makes of a line: an event, None (a problem), or nothing of an empty one."""
+    events, problems = read_lines([line], parse_event)
+    return (events, len(problems))
+
+
+@given(EVENTS, st.data())
+def test_a_line_is_read_as_the_reference_reads_it_damaged_or_not(event: Event, data: st.DataObject) -> None:
+    line = render_event(event)
+    parts = json.loads(line)
+    name = data.draw(st.sampled_from(sorted(parts)))
+    value = data.draw(
+        st.sampled_from([None, True, 1, 1.0, -1, 10**400, 1e308, "", "x", [], [1], [["a", 1]], {}, {"a": None}])
+    )
+    changed = json.dumps({**parts, name: value})
+    less = json.dumps({key: value for key, value in parts.items() if key != name})
+    cut = line[: data.draw(st.integers(0, len(line)))]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.jsonl"
+        for text in (line, line + " ", " " + line, changed, less, cut, line + line):
+            path.write_text(text + "\n")
+            events, problems = LedgerFile(path).read()
+            assert (events, len(problems)) == _outcome(text)
+        assert LedgerFile(path).read()[1]
+
+
+def test_a_plain_line_is_read_without_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.jsonl"
+    LedgerFile(path).append(RESERVED)
+    monkeypatch.setattr(ledger_file, "parse_event", lambda line: pytest.fail(f"{line} went the slow way"))
+    assert LedgerFile(path).read() == ([RESERVED], [])

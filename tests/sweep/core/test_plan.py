@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Disposition, Outcome, OutcomeRule
+from sweep.core.history import History, fold
 from sweep.core.ledger import (
     CancelRequested,
     Ended,
     Event,
-    History,
     Refused,
     Released,
     Reopened,
     Reserved,
     Submitted,
-    fold,
+    parse_event,
     read_lines,
     render_event,
 )
@@ -237,7 +237,7 @@ class Sweeps(RuleBasedStateMachine):
 
     def history(self) -> History:
         """What an orchestrator knows that has just been started."""
-        events, problems = read_lines(self.lines)
+        events, problems = read_lines(self.lines, parse_event)
         assert problems == []
         history = fold(events)
         assert history.problems == []
