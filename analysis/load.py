@@ -149,18 +149,11 @@ def _read_sweep(run_dir: Path) -> SweepFile:
     if not run_dir.is_dir():
         raise RunDirError(f"{run_dir} is not a directory. Give the run directory of a sweep.")
     try:
-        sweep = SweepFile.parse(_text(run_dir / SWEEP_FILE))
+        return SweepFile.parse(_text(run_dir / SWEEP_FILE))
     except FileNotFoundError:
         raise RunDirError(f"{run_dir} has no {SWEEP_FILE}: it is not the run directory of a sweep.") from None
     except (OSError, RecordError) as error:
         raise RunDirError(f"{run_dir / SWEEP_FILE} cannot be used: {error}") from error
-    for item in sweep.rejections:
-        wrong = [name for name in ("nodes", "gpus_per_node", "seq_len") if type(item.axes.get(name)) is not int]
-        if wrong or not item.axes.get(sweep.batch_kind):
-            raise RunDirError(
-                f"{run_dir / SWEEP_FILE} is damaged: a rejection lacks {', '.join(wrong) or 'its batch'}."
-            )
-    return sweep
 
 
 def _text(path: Path) -> str:

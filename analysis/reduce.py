@@ -123,8 +123,7 @@ def reduce_cell(cell: Cell, measurements: Sequence[Measurement], *, cell_id: str
 
 
 def _peak(device: Device | None, cell: Cell, names: Sequence[str]) -> float | None:
-    # A profile that any device matches cannot vouch for the peak of the one that ran.
-    if device is None or not device.match:
+    if device is None:
         return None
     peaks = {device.peak_for(cell.precision, name) for name in names}
     return peaks.pop() if len(peaks) == 1 else None

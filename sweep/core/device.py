@@ -49,7 +49,8 @@ class Device:
 
     def peak_for(self, precision: str, reported_name: str) -> float | None:
         """Dense peak of the precision in TFLOP/s, or None where the device or its peak is not known."""
-        return self.peak_tflops.get(precision) if self.is_matched_by(reported_name) else None
+        # A profile that any device matches cannot vouch for the peak of the one that ran.
+        return self.peak_tflops.get(precision) if self.match and self.is_matched_by(reported_name) else None
 
     def to_json(self) -> dict[str, object]:
         """A plain mapping for ``sweep.json`` and ``cell.json``."""

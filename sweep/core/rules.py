@@ -25,15 +25,6 @@ class Violation:
     reason: str
 
 
-class RuleError(ValueError):
-    """A combination of axis values cannot be a cell."""
-
-    def __init__(self, violation: Violation) -> None:
-        """Carry the violated rule along with the message."""
-        super().__init__(f"{violation.rule}: {violation.reason}")
-        self.violation = violation
-
-
 def _world_size(cell: Cell) -> str | None:
     wanted = cell.parallelism.world_size
     if wanted == cell.gpus:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.cell import AxisValue, BatchKind, Cell, cell_from_json, cell_id, cell_to_json, convert_value
+from sweep.core.cell import AxisValue, BatchKind, BatchRule, Cell, cell_from_json, cell_id, cell_to_json, convert_value
 from sweep.core.device import Device
 from sweep.core.grid import LEFT_OUT, Point, Rejection, axis_default
 from sweep.core.model import FlopConvention
@@ -102,6 +103,12 @@ class SweepFile:
                 raise ValueError(f"a point names the cell {point.cell_id}, which is not there")
         names = ("grid", "cluster", "scale", "batch_kind", "repeats", "flop_convention", "predictions")
         simple: dict[str, Any] = {name: convert_value(cls, name, data[name], name) for name in names}
+        rejections = tuple(
+            Rejection(axes=_axes(item["axes"]), rule=str(item["rule"]), reason=str(item["reason"]))
+            for item in data["rejections"]
+        )
+        for rejection in rejections:
+            _check_size(rejection.axes, simple["batch_kind"])
         return cls(
             **simple,
             series=SeriesSpec(
@@ -113,10 +120,7 @@ class SweepFile:
             devices={name: Device.from_json(value) for name, value in data["devices"].items()},
             cells=cells,
             points=points,
-            rejections=tuple(
-                Rejection(axes=_axes(item["axes"]), rule=str(item["rule"]), reason=str(item["reason"]))
-                for item in data["rejections"]
-            ),
+            rejections=rejections,
         )
 
 
@@ -125,6 +129,14 @@ def _axes(data: Any) -> dict[str, AxisValue]:
         if isinstance(value, dict | list):
             raise ValueError(f"an axis has the value {value!r}")
     return dict(data)
+
+
+def _check_size(axes: Mapping[str, AxisValue], batch_kind: BatchKind) -> None:
+    """Raises ValueError where the axes of a rejection do not say how many GPUs and tokens it would have had."""
+    for name in ("nodes", "gpus_per_node", "seq_len"):
+        if type(axes.get(name)) is not int:
+            raise ValueError(f"a rejection has {name}={axes.get(name)!r}")
+    BatchRule(kind=batch_kind, value=Fraction(str(axes.get(batch_kind))))
 
 
 def _block(name: str, brackets: str, lines: list[str]) -> str:

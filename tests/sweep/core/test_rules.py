@@ -6,7 +6,7 @@ import pytest
 
 from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule
 from sweep.core.model import ModelShape
-from sweep.core.rules import RULES, RuleError, Violation, first_violation, violations
+from sweep.core.rules import RULES, Violation, first_violation, violations
 
 SHAPE = ModelShape(name="m", n_layers=12, hidden=384, n_heads=24, n_kv_heads=12, ffn_hidden=960, vocab_size=4800)
 CELL = Cell(
@@ -210,10 +210,3 @@ def test_what_is_impossible_anyway_is_not_blamed_on_this_version_of_the_trainer(
 def test_layers_need_not_divide_over_the_stages() -> None:
     # Llama-3 405B has 126 layers and is trained over 16 stages.
     assert RULES["layers_by_pp"](cell(model={"n_layers": 126}, pp=16)) is None
-
-
-def test_a_rule_error_carries_its_violation() -> None:
-    violation = Violation(rule="world_size", reason="too few")
-    error = RuleError(violation)
-    assert error.violation is violation
-    assert str(error) == "world_size: too few"

@@ -78,6 +78,16 @@ def test_each_cell_point_and_rejection_is_one_line() -> None:
     assert sum(any(name in line[:24] for name in content.cells) for line in lines) >= 2
 
 
+SIZES = {"nodes": 1, "gpus_per_node": 8, "seq_len": 32, "sequences_per_gpu": "1/2"}
+WRONG_SIZES: list[dict[str, object]] = [{"nodes": "two"}, {"seq_len": None}, {"sequences_per_gpu": "many"}]
+WRONG_SIZES += [{"sequences_per_gpu": 0}, {"sequences_per_gpu": None}]
+
+
+def test_the_sizes_of_a_rejection_are_read() -> None:
+    found = SweepFile.parse(_damaged(rejections=[{"axes": SIZES, "rule": "r", "reason": ""}]))
+    assert found.rejections[0].axes == SIZES
+
+
 def _damaged(**change: object) -> str:
     return json.dumps({**json.loads(sweep_file().render()), **change})
 
@@ -107,6 +117,7 @@ POINT = {"axes": {"nodes": 1}, "cell": "0" * 16}
         _damaged(points=[{"axes": 5, "cell": "x"}]),
         _damaged(points=[{"axes": {"nodes": [1]}, "cell": "x"}]),
         _damaged(rejections=[{"axes": {"nodes": 1}, "rule": "r"}]),
+        *(_damaged(rejections=[{"axes": {**SIZES, **wrong}, "rule": "r", "reason": ""}]) for wrong in WRONG_SIZES),
         _damaged(predictions={"c": "soon"}),
     ],
     ids=lambda text: "",
