@@ -1,4 +1,4 @@
-"""Number formats narrower than bf16: loss scaling for fp16, float8 through torchao, and what a device needs for them.
+"""Number formats narrower than bf16: loss scaling for fp16, float8 and mxfp8 through torchao, what a node has of them.
 
 float8 is kept thin over torchao (extra ``float8``). Not yet run on a GPU: on a CPU it is built and emulated by tests.
 """
@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from sweep.core.cell import Precision
+from sweep.core.formats import lacking
+from trainer import mxfp8
 from trainer.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -27,17 +29,10 @@ COMPUTE_DTYPE: Mapping[Precision, torch.dtype] = {
     Precision.FP16: torch.float16,
     # What flows between the products, and their accumulation.
     Precision.FLOAT8: torch.bfloat16,
+    Precision.MXFP8: torch.bfloat16,
 }
-# CUDA compute capability from which tensor cores know the format (CUDA programming guide, table of capabilities; float8
-# came with Ada, 8.9). V100 (7.0) knows fp16 but not bf16, which it would emulate.
-NEEDED_CAPABILITY: Mapping[Precision, tuple[int, int]] = {
-    Precision.FP16: (7, 0),
-    Precision.BF16: (8, 0),
-    Precision.FLOAT8: (8, 9),
-    Precision.MXFP8: (10, 0),
-}
-# cuBLAS and torchao want both sizes of a float8 product to be multiples of this.
-_FLOAT8_MULTIPLE = 16
+# What of torchao each format is made of.
+_MADE_OF: Mapping[Precision, str] = {Precision.FLOAT8: "torchao.float8", Precision.MXFP8: mxfp8.MODULE}
 
 
 def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
@@ -48,39 +43,28 @@ def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
         devices: Name and compute capability of each GPU; none on a CPU.
 
     Raises:
-        Refusal: If a device does not know the format, the model's sizes do not suit it, or torchao is missing.
+        Refusal: If a device does not know the format, or torchao is missing or too old.
     """
-    needed = NEEDED_CAPABILITY.get(cell.precision)
     for name, capability in devices:
-        if needed is not None and capability < needed:
-            raise Refusal(
-                f"precision={cell.precision} needs compute capability {_shown(needed)} or more; {name} has "
-                f"{_shown(capability)}. Choose another precision, or a device that knows it."
-            )
-    if cell.precision is not Precision.FLOAT8:
-        return
-    tp_degree, shape = cell.parallelism.tp, cell.model
-    sizes = {
-        "hidden": shape.hidden,
-        "kv_hidden": shape.kv_hidden // tp_degree,
-        "ffn_hidden": shape.ffn_hidden // tp_degree,
-    }
-    for what, size in sizes.items():
-        if size % _FLOAT8_MULTIPLE:
-            raise Refusal(
-                f"precision=float8 multiplies multiples of {_FLOAT8_MULTIPLE}; {shape.name} has {what}={size} a rank "
-                f"at tp={tp_degree}. Choose another model or tp, or bf16."
-            )
-    if importlib.util.find_spec("torchao") is None:
-        raise Refusal("precision=float8 needs torchao, which is not installed. Install the extra `float8`.")
+        if reason := lacking(cell.precision, capability, name):
+            raise Refusal(reason)
+    needed = _MADE_OF.get(cell.precision)
+    if needed is not None and not _is_installed(needed):
+        raise Refusal(
+            f"precision={cell.precision} needs {needed}, which is not installed here. Install the extra `float8` with "
+            "a recent torchao, or choose another precision."
+        )
 
 
-def _shown(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def convert(model: Llama, cell: Cell, *, is_sharded: bool, is_emulated: bool) -> None:
-    """Let the projections of all blocks multiply in float8 where the cell says so; the head stays as it is.
+    """Let the projections of all blocks multiply in float8 or mxfp8 where the cell says so; the head stays as it is.
 
     Args:
         model: On the meta device, before anything else is applied to it.
@@ -88,6 +72,8 @@ def convert(model: Llama, cell: Cell, *, is_sharded: bool, is_emulated: bool) ->
         is_sharded: Whether FSDP gathers the weights; with one scale for all shards they travel as float8.
         is_emulated: Whether products are computed in high precision from rounded values, as on a CPU.
     """
+    if cell.precision is Precision.MXFP8:
+        mxfp8.convert(model, is_emulated=is_emulated)
     if cell.precision is not Precision.FLOAT8:
         return
     float8: Any = importlib.import_module("torchao.float8")

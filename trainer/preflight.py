@@ -78,8 +78,8 @@ def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
     layout = cell.parallelism
     if is_cuda and layout.cp > 1:
         yield "cp: gathered keys and values stand in for ring attention, which holds less at once"
-    if cell.precision is Precision.FLOAT8:
-        yield "float8: products are emulated, which takes more for a moment"
+    if cell.precision in (Precision.FLOAT8, Precision.MXFP8):
+        yield f"{cell.precision}: products are emulated, which takes more for a moment"
     if layout.dp_replicate > 1 and layout.dp_replicate == layout.world_size:
         yield "ddp: one collective stands for its buckets"
 

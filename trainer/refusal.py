@@ -34,7 +34,7 @@ def read_cell(path: Path) -> CellFile:
         raise Refusal(f"cannot read {path}: {error}.") from error
     except RecordError as error:
         raise Refusal(f"{path}: {error}") from error
-    broken = violations(file.cell)
+    broken = violations(file.cell, file.device)
     if broken:
         raise Refusal(" ".join(f"[{violation.rule}] {violation.reason}" for violation in broken))
     return file

@@ -170,6 +170,7 @@ def _spec(request: _Request) -> SweepSpec:
     models = _models(request, at_scale)
     _check_given(request.given, at_scale, models)
     final = _with_defaults(override(at_scale, request.given), request, cluster)
+    devices = {str(item): profiles.device(request.library, str(item)) for item in final.values("device")}
     grid = Grid(
         name=name,
         batch_kind=final.batch_kind,
@@ -179,6 +180,7 @@ def _spec(request: _Request) -> SweepSpec:
         exclude=final.exclude,
         require=final.require,
         models=models,
+        devices=devices,
     )
     with explained(path):
         check(grid)
@@ -193,7 +195,7 @@ def _spec(request: _Request) -> SweepSpec:
         series=_series(request, final, models),
         repeats=repeats(final.repeats if settings.repeats is None else settings.repeats),
         flop_convention=settings.flop_convention,
-        devices={str(item): profiles.device(request.library, str(item)) for item in final.values("device")},
+        devices=devices,
         run_dir=settings.run_dir or f"runs/{name}-{cluster.name}",
         watch=settings.watch,
         tables=settings.tables,

@@ -16,6 +16,7 @@ from sweep.core.rules import Violation, first_violation
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sweep.core.device import Device
     from sweep.core.model import ModelShape
 
 _of_layout = operator.itemgetter(*LAYOUT)
@@ -44,6 +45,7 @@ class Resolver:
         grid: The grid's name, for messages.
         batch_kind: What the grid holds fixed.
         models: Shapes by the names that the ``model`` axis uses.
+        devices: Profiles by the names that the ``device`` axis uses, as far as they are known.
         names: Axes of every combination: those of the layout in grid order, and the settings that the grid names.
         exclude: Conditions whose combinations are left out.
         require: Conditions that every combination must meet.
@@ -58,6 +60,7 @@ class Resolver:
         grid: str,
         batch_kind: BatchKind,
         models: Mapping[str, ModelShape],
+        devices: Mapping[str, Device],
         names: tuple[tuple[str, ...], tuple[str, ...]],
         exclude: Sequence[str],
         require: Sequence[str],
@@ -66,6 +69,7 @@ class Resolver:
         self._grid = grid
         self._batch_kind = batch_kind
         self._models = models
+        self._devices = devices
         self._layout_names, self._settings_names = names
         self._exclude = self._conditions(exclude)
         self._require = self._conditions(require)
@@ -115,7 +119,7 @@ class Resolver:
         if not isinstance(batch, int):
             return _Layout(_broken_batch(kind, values, gpus, batch), seen)
         cell = _cell(values, shape, parallelism, batch)
-        return _Layout(first_violation(cell) or cell, seen)
+        return _Layout(first_violation(cell, self._devices.get(cell.device)) or cell, seen)
 
     def _left_out(self, seen: Mapping[str, object]) -> Violation | None:
         # A condition on a degree that auto could not settle is not asked: the combination is rejected for that.

@@ -25,6 +25,8 @@ class Device:
         peak_tflops: Dense peak by precision, TFLOP/s. A precision that is not in it has no MFU.
         memory_gib: Device memory, GiB; None where unknown.
         source: Where the figures come from.
+        compute_capability: As CUDA (or ROCm under its name) reports it, major and minor; it tells which number formats
+            the device knows. None where unknown: the run asks the device itself.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Device:
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     memory_gib: float | None = None
     source: str = ""
+    compute_capability: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a device type that no process-group backend is known for."""
@@ -62,6 +65,7 @@ class Device:
             "peak_tflops": dict(self.peak_tflops),
             "memory_gib": self.memory_gib,
             "source": self.source,
+            "compute_capability": None if self.compute_capability is None else list(self.compute_capability),
         }
 
     @classmethod

@@ -25,6 +25,7 @@ from sweep.core.rules import Violation
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from sweep.core.device import Device
     from sweep.core.model import ModelShape
 
 
@@ -46,6 +47,8 @@ class Grid:
         exclude: Conditions whose combinations are left out.
         require: Conditions that every combination must meet.
         models: Shapes by the names that the ``model`` axis uses.
+        devices: Profiles by the names that the ``device`` axis uses; what is said of one that is not here is left to
+            the run.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Grid:
     cells: tuple[Mapping[str, tuple[AxisValue, ...]], ...] = ()
     exclude: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
+    devices: Mapping[str, Device] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +165,7 @@ class _Expander:
             grid=grid.name,
             batch_kind=grid.batch_kind,
             models=grid.models,
+            devices=grid.devices,
             names=(self._layout_names, self._settings_names),
             exclude=grid.exclude,
             require=grid.require,

@@ -1,6 +1,7 @@
 """The one rule book: what makes a cell impossible, for the grid that enumerates cells and the trainer that runs them.
 
-Each rule looks at one cell and answers with the reason why it cannot run, or None. Nothing is rounded or repaired.
+Each rule looks at one cell (some at its device's profile too) and answers with the reason why it cannot run, or None.
+Nothing is rounded or repaired.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep.core.cell import Checkpointing, Precision, Schedule
+from sweep.core.cell import Checkpointing, Schedule
+from sweep.core.formats import matrix_sizes, on_cpu, precision_by_capability
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from sweep.core.cell import Cell
+    from sweep.core.device import Device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,19 +185,7 @@ def _async_tp(cell: Cell) -> str | None:
 
 
 def _precision_by_device(cell: Cell) -> str | None:
-    if cell.device == "cpu" and cell.precision in (Precision.FLOAT8, Precision.MXFP8, Precision.FP16):
-        return f"precision={cell.precision} does not run on a CPU. Choose fp32 or bf16."
-    return None
-
-
-# What the trainer of this version cannot do yet, checked last: a cell that is impossible anyway says why.
-_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.FP16, Precision.FLOAT8)
-
-
-def _trainer_cannot_yet(cell: Cell) -> str | None:
-    if cell.precision in _PRECISIONS:
-        return None
-    return f"the trainer of this version cannot run: precision={cell.precision}. Leave it out of the grid until it can."
+    return on_cpu(cell.precision) if cell.device == "cpu" else None
 
 
 RULES: Mapping[str, Callable[[Cell], str | None]] = {
@@ -212,19 +203,30 @@ RULES: Mapping[str, Callable[[Cell], str | None]] = {
     "split_backward": _split_backward,
     "async_tp": _async_tp,
     "precision_by_device": _precision_by_device,
-    "trainer_cannot_yet": _trainer_cannot_yet,
+    "matrix_sizes": matrix_sizes,
 }
+DEVICE_RULES: Mapping[str, Callable[[Cell, Device], str | None]] = {"precision_by_capability": precision_by_capability}
+"""Rules that look at the profile of the cell's device too, where it is known."""
 
 
-def violations(cell: Cell) -> list[Violation]:
-    """Every rule that the cell breaks, in the order of the book."""
-    return [Violation(rule=name, reason=reason) for name, rule in RULES.items() if (reason := rule(cell)) is not None]
+def violations(cell: Cell, device: Device | None = None) -> list[Violation]:
+    """Every rule that the cell breaks on its device, in the order of the book."""
+    return list(_broken(cell, device))
 
 
-def first_violation(cell: Cell) -> Violation | None:
-    """The first rule that the cell breaks; the one a rejection names."""
+def first_violation(cell: Cell, device: Device | None = None) -> Violation | None:
+    """The first rule that the cell breaks on its device; the one a rejection names."""
+    return next(_broken(cell, device), None)
+
+
+def _broken(cell: Cell, device: Device | None) -> Iterator[Violation]:
     for name, rule in RULES.items():
         reason = rule(cell)
         if reason is not None:
-            return Violation(rule=name, reason=reason)
-    return None
+            yield Violation(rule=name, reason=reason)
+    if device is None:
+        return
+    for name, device_rule in DEVICE_RULES.items():
+        reason = device_rule(cell, device)
+        if reason is not None:
+            yield Violation(rule=name, reason=reason)

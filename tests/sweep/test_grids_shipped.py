@@ -152,6 +152,7 @@ def test_every_gpu_profile_says_what_it_matches_and_where_its_peaks_are_from():
     for name in available("hardware"):
         profile = device(LIBRARY, name)
         assert name == "cpu" or (profile.match and profile.peak_tflops and profile.source and profile.memory_gib)
+        assert (profile.compute_capability is None) == (name == "cpu")
 
 
 @pytest.mark.parametrize(

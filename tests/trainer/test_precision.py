@@ -141,13 +141,6 @@ def test_a_device_that_knows_it_is_not(
     check(cell(precision=precision, model=SHAPE), [device])
 
 
-def test_float8_of_widths_that_its_products_do_not_take_is_refused() -> None:
-    with pytest.raises(Refusal, match="multiples of 16; uneven has hidden=40"):
-        check(cell(precision=Precision.FLOAT8), [H100])
-    with pytest.raises(Refusal, match="even has kv_hidden=8 a rank at tp=4"):
-        check(float8(4, parallelism=Parallelism(tp=4)), [H100])
-
-
 def test_float8_without_torchao_is_refused_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Refusal, match="extra `float8`"):

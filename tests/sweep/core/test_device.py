@@ -14,6 +14,7 @@ H200 = Device(
     unlike=("NVL", "MIG"),
     peak_tflops={"bf16": 989.0},
     memory_gib=141.0,
+    compute_capability=(9, 0),
     source="data sheet",
 )
 

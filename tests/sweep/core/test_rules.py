@@ -76,13 +76,13 @@ KEPT = {
         cell(device="cpu", precision=Precision.FP32),
         cell(device="cpu"),
     ],
-    "trainer_cannot_yet": [
+    "matrix_sizes": [
         cell(),
-        cell(dp_replicate=16),
-        cell(precision=Precision.FP32),
-        cell(dp_replicate=2, dp_shard=8),
-        cell(tp=2, pp=2, cp=2, schedule=Schedule.GPIPE),
-        cell(compile=True, activation_checkpointing=Checkpointing.SELECTIVE),
+        cell(model={"n_heads": 12, "hidden": 120, "ffn_hidden": 961}),
+        cell(precision=Precision.FLOAT8),
+        cell(precision=Precision.FLOAT8, tp=4),
+        cell(precision=Precision.MXFP8),
+        cell(precision=Precision.MXFP8, cp=2, seq_len=64, micro_batch=1),
     ],
 }
 
@@ -156,8 +156,16 @@ BROKEN = {
         (cell(device="cpu", precision=precision), f"precision={precision} does not run on a CPU. Choose fp32 or bf16")
         for precision in (Precision.FLOAT8, Precision.MXFP8, Precision.FP16)
     ],
-    "trainer_cannot_yet": [
-        (cell(precision=Precision.MXFP8), "the trainer of this version cannot run: precision=mxfp8. Leave it out"),
+    "matrix_sizes": [
+        (cell(precision=Precision.FLOAT8, tp=8), "m has kv_hidden=24 a rank at tp=8"),
+        (cell(precision=Precision.FLOAT8, model={"n_heads": 12, "hidden": 120}), "m has hidden=120 a rank at tp=1"),
+        (cell(precision=Precision.FLOAT8, model={"ffn_hidden": 961}), "m has ffn_hidden=961 a rank at tp=1"),
+        (cell(precision=Precision.MXFP8, tp=4), "mxfp8 multiplies multiples of 32; m has kv_hidden=48 a rank at tp=4"),
+        (
+            cell(precision=Precision.MXFP8, cp=4, seq_len=120, micro_batch=1),
+            "micro_batch=1 x seq_len=120 over cp=4 is 30 tokens. Change one of them",
+        ),
+        (cell(precision=Precision.FLOAT8, seq_len=31, micro_batch=1), "micro_batch=1 x seq_len=31 over cp=1 is 31"),
     ],
 }
 
@@ -198,13 +206,6 @@ def test_a_rejection_names_the_first_rule_in_the_order_of_the_book() -> None:
     assert [item.rule for item in found] == [rule for rule in RULES if rule in {item.rule for item in found}]
     assert len(found) > 2
     assert first_violation(broken) == found[0]
-
-
-def test_what_is_impossible_anyway_is_not_blamed_on_this_version_of_the_trainer() -> None:
-    assert list(RULES)[-1] == "trainer_cannot_yet"
-    violation = first_violation(cell(dp_shard=8, tp=4, precision=Precision.MXFP8))
-    assert violation is not None
-    assert violation.rule == "world_size"
 
 
 def test_layers_need_not_divide_over_the_stages() -> None:

@@ -1,0 +1,135 @@
+"""MXFP8 by emulation: the same starting weights as ever, every kind of layout, the preflight of a GPU's cell.
+
+Tolerances over five steps, relative: a value has a mantissa of 3 bits, and a block of 32 shares its scale. Seen against
+fp32: the first two losses within 4e-4, all five within 1.4e-2 (what gradients lose adds up). Layouts differ from one
+process as their blocks of tokens do (seen: 3e-3 of the loss).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule
+from sweep.core.model import ModelShape
+from sweep.core.rules import violations
+from tests.trainer.cells import cell
+from tests.trainer.parity import Shown, run_layouts
+from tests.trainer.test_preflight import examine
+from trainer import mxfp8, precision
+from trainer.model import build_on_meta
+from trainer.precision import check, convert
+from trainer.refusal import Refusal
+
+SHAPE = ModelShape(name="even", n_layers=2, hidden=128, n_heads=4, n_kv_heads=2, ffn_hidden=192, vocab_size=128)
+B200, H100 = ("NVIDIA B200", (10, 0)), ("NVIDIA H100 80GB HBM3", (9, 0))
+
+
+def mx(gpus: int = 1, **changes: Any) -> Cell:
+    return cell(gpus=gpus, model=SHAPE, precision=Precision.MXFP8, **changes)
+
+
+ONE = {
+    "fp32": cell(model=SHAPE),
+    "mxfp8": mx(),
+    "mxfp8 checkpointed": mx(activation_checkpointing=Checkpointing.SELECTIVE),
+}
+TWO = {
+    "fsdp": mx(2),
+    "fsdp resharded, accumulated": mx(2, reshard_after_forward=True, micro_batch=2),
+    "ddp": mx(2, parallelism=Parallelism(dp_replicate=2)),
+    "tp": mx(2, parallelism=Parallelism(tp=2)),
+    "tp without sequence parallelism": mx(2, parallelism=Parallelism(tp=2, sequence_parallel=False)),
+    "cp": mx(2, parallelism=Parallelism(cp=2)),
+    "pp": mx(2, parallelism=Parallelism(pp=2, schedule=Schedule.ONE_F_ONE_B), micro_batch=2),
+}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
+    pytest.importorskip(mxfp8.MODULE)
+    folder = tmp_path_factory.mktemp("mxfp8")
+    return run_layouts(folder, 1, ONE) | run_layouts(folder, 2, TWO)
+
+
+@pytest.mark.torchrun
+def test_starting_weights_are_those_of_every_other_format(shown: dict[str, Shown]) -> None:
+    assert {name: found.start for name, found in shown.items()} == dict.fromkeys(shown, shown["fp32"].start)
+
+
+@pytest.mark.torchrun
+def test_mxfp8_trains_as_fp32_does_within_its_rounding(shown: dict[str, Shown]) -> None:
+    for name in shown.keys() - {"fp32"}:
+        assert shown[name].formats == ["torch.bfloat16"], name
+        assert shown[name].losses[:2] == pytest.approx(shown["fp32"].losses[:2], rel=5e-4), name
+        assert shown[name].losses == pytest.approx(shown["fp32"].losses, rel=2e-2), name
+        assert shown[name].grad_norms[:2] == pytest.approx(shown["fp32"].grad_norms[:2], rel=5e-3), name
+
+
+@pytest.mark.torchrun
+def test_layouts_train_as_one_process_does(shown: dict[str, Shown]) -> None:
+    for name in TWO:
+        assert shown[name].losses == pytest.approx(shown["mxfp8"].losses, rel=5e-3), name
+    assert shown["mxfp8 checkpointed"].losses == shown["mxfp8"].losses
+
+
+def test_projections_of_blocks_are_converted_and_parameters_stay_what_they_are() -> None:
+    pytest.importorskip(mxfp8.MODULE)
+    model = build_on_meta(SHAPE, 32)
+    before = dict(model.named_parameters())
+    convert(model, mx(), is_sharded=False, is_emulated=True)
+    converted = [name for name, module in model.named_modules() if isinstance(module, mxfp8.MXFP8Linear)]
+    assert len(converted) == 7 * SHAPE.n_layers
+    assert all(name.startswith("blocks.") for name in converted)
+    after = dict(model.named_parameters())
+    assert list(after) == list(before)
+    assert all(after[name] is before[name] for name in before)
+
+
+def test_values_are_rounded_in_all_three_products() -> None:
+    pytest.importorskip(mxfp8.MODULE)
+    product = mxfp8._product(is_emulated=True)
+    generator = torch.Generator().manual_seed(1)
+    x, weight, along = (torch.randn(size, generator=generator) for size in ((64, 32), (96, 32), (64, 96)))
+    exact = (x @ weight.T, along @ weight, along.T @ x)
+    x.requires_grad_()
+    weight.requires_grad_()
+    result = product(x, weight)
+    result.backward(along)  # type: ignore[no-untyped-call]  # torch does not annotate it
+    for rounded, true in zip((result, x.grad, weight.grad), exact, strict=True):
+        assert rounded is not None
+        difference = float((rounded - true).detach().norm() / true.norm())
+        assert 1e-2 < difference < 6e-2
+
+
+def test_a_gpu_that_has_it_is_let_through_and_one_that_has_not_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(precision, "_is_installed", lambda module: True)
+    check(mx(), [B200])
+    with pytest.raises(Refusal, match=r"needs compute capability 10\.0 or more; NVIDIA H100 80GB HBM3 has 9\.0"):
+        check(mx(), [B200, H100])
+
+
+def no_torchao(name: str) -> None:
+    raise ModuleNotFoundError(name)
+
+
+@pytest.mark.parametrize("find", [no_torchao, lambda name: None], ids=["no torchao", "an old one"])
+def test_without_torchao_or_with_an_old_one_it_is_refused(find: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    with pytest.raises(Refusal, match=f"precision=mxfp8 needs {mxfp8.MODULE}, which is not installed here"):
+        check(mx(), [B200])
+
+
+@pytest.mark.slow
+def test_a_cell_of_thousands_of_ranks_is_examined_in_it() -> None:
+    pytest.importorskip(mxfp8.MODULE)
+    many = mx(2048, nodes=256, device="b200-180gb", global_batch=2048, micro_batch=1)
+    assert violations(many) == []
+    found = examine(many, rank=2047, is_cuda=True)
+    assert found.problem == ""
+    assert found.notes == ("mxfp8: products are emulated, which takes more for a moment",)
