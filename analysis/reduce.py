@@ -72,15 +72,14 @@ class Reduced:
         """Throughput of one GPU."""
         return self.tokens_per_s / self.cell.gpus
 
-    @property
-    def rate_draws(self) -> FloatArray | None:
+    def rates(self, draws: Draws) -> FloatArray:
         """Draws of :attr:`tokens_per_s`: the windows' figure, varied as the mean step varies from draw to draw."""
-        return None if self.draws is None else self.tokens_per_s / self.draws.relative_means
+        return self.tokens_per_s / draws.relative_means
 
     @property
     def rate_ci(self) -> Interval | None:
         """Interval of :attr:`tokens_per_s`; None for too few steps."""
-        return None if self.rate_draws is None else interval(self.rate_draws)
+        return None if self.draws is None else interval(self.rates(self.draws), self.draws.n_blocks)
 
 
 def reduce_cell(cell: Cell, measurements: Sequence[Measurement], *, cell_id: str, device: Device | None) -> Reduced:
@@ -103,7 +102,7 @@ def reduce_cell(cell: Cell, measurements: Sequence[Measurement], *, cell_id: str
         cell=cell,
         repeats=len(results),
         step_time_s=float(np.median(steps)) if len(steps) else None,
-        step_time_ci=None if draws is None else interval(draws.medians),
+        step_time_ci=None if draws is None else interval(draws.medians, draws.n_blocks),
         tokens_per_s=sum(r.window_tokens for r in results) / sum(r.window_time_s for r in results),
         tokens_per_j=sum(r.window_tokens for r in metered) / energy_j if metered else None,
         power_w_per_gpu=energy_j / metered_time_s / cell.gpus if metered else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.bootstrap import FloatArray, Interval, interval
+from analysis.bootstrap import Draws, FloatArray, Interval, interval
 from sweep.core.series import SeriesKind, SeriesSpec, is_baseline, key_axes, key_of, label_of
 
 if TYPE_CHECKING:
@@ -186,10 +186,10 @@ def _standing(label: str, name: str | None, kind: SeriesKind, reduced: Reduced, 
         return Standing(series=label, baseline=name, remark=remark)
     gain = measure.gain(value, reference)
     per_gpu = base.cell.gpus / reduced.cell.gpus
-    draws, reference_draws = measure.draws(reduced), measure.draws(base)
     ci = None
-    if draws is not None and reference_draws is not None:
-        low, high = interval(measure.gain(draws, reference_draws))
+    if reduced.draws is not None and base.draws is not None:
+        gains = measure.gain(measure.draws(reduced, reduced.draws), measure.draws(base, base.draws))
+        low, high = interval(gains, min(reduced.draws.n_blocks, base.draws.n_blocks))
         ci = (low * per_gpu, high * per_gpu)
     return Standing(series=label, baseline=name, speedup=gain, efficiency=gain * per_gpu, efficiency_ci=ci)
 
@@ -209,20 +209,20 @@ class _Measure:
     """What a kind of series compares, its bootstrap draws, and how much better a value is than a reference."""
 
     value: Callable[[Reduced], float | None]
-    draws: Callable[[Reduced], FloatArray | None]
+    draws: Callable[[Reduced, Draws], FloatArray]
     gain: Callable[[Any, Any], Any]  # of two numbers, or of two arrays of draws
 
 
 _THROUGHPUT = _Measure(
     value=lambda reduced: reduced.tokens_per_s,
-    draws=lambda reduced: reduced.rate_draws,
+    draws=lambda reduced, draws: reduced.rates(draws),
     gain=lambda value, reference: value / reference,
 )
 _MEASURES: Mapping[SeriesKind, _Measure] = {
     SeriesKind.WEAK: _THROUGHPUT,
     SeriesKind.STRONG: _Measure(
         value=lambda reduced: reduced.step_time_s,
-        draws=lambda reduced: None if reduced.draws is None else reduced.draws.medians,
+        draws=lambda _, draws: draws.medians,
         gain=lambda value, reference: reference / value,
     ),
     SeriesKind.FREE: _THROUGHPUT,
