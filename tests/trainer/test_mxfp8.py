@@ -36,6 +36,7 @@ ONE = {
     "fp32": cell(model=SHAPE),
     "mxfp8": mx(),
     "mxfp8 checkpointed": mx(activation_checkpointing=Checkpointing.SELECTIVE),
+    "mxfp8 compiled": mx(compile=True),
 }
 TWO = {
     "fsdp": mx(2),
@@ -74,6 +75,7 @@ def test_layouts_train_as_one_process_does(shown: dict[str, Shown]) -> None:
     for name in TWO:
         assert shown[name].losses == pytest.approx(shown["mxfp8"].losses, rel=5e-3), name
     assert shown["mxfp8 checkpointed"].losses == shown["mxfp8"].losses
+    assert shown["mxfp8 compiled"].losses == shown["mxfp8"].losses
 
 
 def test_projections_of_blocks_are_converted_and_parameters_stay_what_they_are() -> None:

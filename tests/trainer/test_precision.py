@@ -1,7 +1,7 @@
 """fp16 with loss scaling, float8 by emulation, and what is refused because a device or a package cannot do it.
 
-Tolerances over five steps, relative to fp32: fp16 rounds to 11 bits
-(allowed: losses 5e-4, norms 1e-2).
+Tolerances over five steps, relative to fp32: fp16 rounds to 11 bits (allowed: losses 5e-4, norms 1e-2); float8 to 4
+(seen of losses: the first 1e-4, all five 4e-3).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.precision import LossScale, check, convert
 from trainer.refusal import Refusal
 
 DRIVER = ROOT / "tests" / "trainer" / "layouts.py"
-SHAPE = ModelShape(name="even", n_layers=2, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=96, vocab_size=128)
+SHAPE = ModelShape(name="even", n_layers=4, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=96, vocab_size=128)
 CPU = torch.device("cpu")
 
 
@@ -176,13 +176,19 @@ def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -
         "fp32": cell(model=SHAPE),
         "tensorwise": float8(),
         "rowwise": float8(trainer={"float8_recipe": "rowwise"}),
+        "tensorwise compiled": float8(compile=True),
     }
+    pipeline = {"parallelism": Parallelism(pp=2, schedule=Schedule.ONE_F_ONE_B), "micro_batch": 2}
+    v_shaped = {**pipeline, "parallelism": Parallelism(pp=2, schedule=Schedule.ZBV, virtual_stages=2)}
     rowwise = {"float8_recipe": "rowwise"}
     two = {
         "rowwise fsdp": float8(2, trainer=rowwise),
         "rowwise tp": float8(2, trainer=rowwise, parallelism=Parallelism(tp=2)),
         "tensorwise fsdp, gathered as float8": float8(2),
         "tensorwise ddp": float8(2, parallelism=Parallelism(dp_replicate=2)),
+        "tensorwise tp": float8(2, parallelism=Parallelism(tp=2)),
+        "tensorwise pp": float8(2, **pipeline),
+        "rowwise pp, backward pass in two parts": float8(2, trainer=rowwise, **v_shaped),
     }
     shown: dict[str, dict[str, list[float]]] = {}
     for n_ranks, cells in ((1, alone), (2, two)):
@@ -192,8 +198,11 @@ def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -
         assert done.returncode == 0, done.stderr
         shown |= json.loads(found.read_text())
     for name in shown.keys() - {"fp32"}:
-        assert shown[name]["losses"] == pytest.approx(shown["fp32"]["losses"], rel=3e-3), name
+        assert shown[name]["losses"] == pytest.approx(shown["fp32"]["losses"], rel=6e-3), name
+        assert shown[name]["losses"][0] == pytest.approx(shown["fp32"]["losses"][0], rel=2e-4), name
         assert shown[name]["losses"] != shown["fp32"]["losses"]
+    # Compiled as far as inductor's input: nothing is fused, so nothing is rounded elsewhere.
+    assert shown["tensorwise compiled"]["losses"] == shown["tensorwise"]["losses"]
 
 
 @pytest.mark.slow
