@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import ErrorClass
-from sweep.core.cell import SYNTHETIC
-from trainer import flight, node, refusal
+from trainer import flight, node, refusal, tokens_file
 from trainer.failure import (
     EXIT_REFUSED,
     Reporter,
@@ -82,10 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             file = refusal.read_cell(arguments.cell)
             refusal.check_ranks(file.cell, ranks)
-            if file.cell.trainer.data != SYNTHETIC:
-                from trainer import tokens_file
-
-                tokens_file.check(file.cell)
+            tokens_file.check(file.cell)
             # Only now: importing torch takes seconds, and a login node that only asks has none.
             from trainer import session
 

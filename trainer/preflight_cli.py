@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sweep.core.preflight import Preflight
-from trainer import refusal
+from trainer import refusal, tokens_file
 from trainer.failure import EXIT_REFUSED
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def main(path: Path, *, rank: int, as_json: bool) -> int:
 def _examine(path: Path, rank: int) -> Preflight:
     try:
         file = refusal.read_cell(path)
+        tokens_file.check(file.cell)
     except refusal.Refusal as refused:
         return Preflight(cell_id="", rank=rank, world_size=0, problem=str(refused))
     world_size = file.cell.gpus

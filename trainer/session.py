@@ -8,13 +8,15 @@ import socket
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from sweep.core.cell import SYNTHETIC
 from sweep.core.environment import relevant
-from trainer import devices, emit, precision, versions
+from trainer import devices, emit, precision, tokens_file, versions
 from trainer.data import Share, source_of, stream
 from trainer.failure import HangWatcher
 from trainer.loop import Trainee, train
@@ -27,7 +29,6 @@ from trainer.telemetry import NvmlProbe, WindowTelemetry, open_probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from sweep.core.cell import Cell
     from sweep.core.record import CellFile
@@ -65,6 +66,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
         if ranks.rank == 0 and model.split:
             print("trainer: " + "; ".join(map(str, model.split)), file=sys.stderr, flush=True)
         watch = Watch(compute, whereabouts)
+        data = _data(cell, ranks)
         with _hang_watcher(cell, compute, reporter, watch):
             observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
             facts = gather(_facts(ranks, compute, observed, watch.telemetry, binding), ranks)
@@ -78,11 +80,15 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                 n_params=model.n_params,
                 versions=found,
                 fingerprint_fields=versions.fingerprint_fields(
-                    found, device_name=emit.device_name(facts), sources=versions.source_hash()
+                    found,
+                    device_name=emit.device_name(facts),
+                    sources=versions.source_hash(),
+                    data=f"sha256:{data['sha256']}" if data else None,
                 ),
                 environment=relevant(os.environ),
                 extra={
                     "threads_per_rank": n_threads,
+                    "data": data,
                     "telemetry_by_rank": emit.readings(facts),
                     "binding_by_rank": emit.bindings(facts),
                     "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
@@ -92,6 +98,13 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
             steps = emit.merge_steps(file, facts)
             emit.write_records(folder, steps, emit.build_result(described, facts, steps))
         whereabouts.is_done = True
+
+
+def _data(cell: Cell, ranks: Ranks) -> dict[str, str | int] | None:
+    """What the token file is, read once and before the first step, while it is what the steps will see."""
+    if cell.trainer.data == SYNTHETIC or ranks.rank != 0:
+        return None
+    return tokens_file.trace(Path(cell.trainer.data))
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ whatever the layout, and nothing is seen twice.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sweep.core.cell import SYNTHETIC
 from trainer.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ HEADER = struct.Struct("<8sIIQ8x")
 DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 # Tokens that are looked through at a time: their copy stays small.
 _PIECE = 1 << 24
+# A file up to this size is hashed as a whole (about a second), of a larger one as many pieces of that size.
+HASHED_WHOLE_BYTES = 1 << 28
+N_HASHED_PIECES, HASHED_PIECE_BYTES = 256, 1 << 20
 
 
 def header(*, token_bytes: int, n_tokens: int) -> bytes:
@@ -88,11 +93,13 @@ def _open_bin(path: Path) -> Tokens:
 
 
 def check(cell: Cell) -> None:
-    """See before anything starts that the cell's token file has all that its steps will read.
+    """See before anything starts that the cell's token file, if it names one, has all that its steps will read.
 
     Raises:
         Refusal: If it is no token file, too short, or holds a token that the model has no row for.
     """
+    if cell.trainer.data == SYNTHETIC:
+        return
     path = Path(cell.trainer.data)
     tokens = open_tokens(path)
     needed = cell.trainer.steps * cell.tokens_per_step + 1
@@ -107,6 +114,37 @@ def check(cell: Cell) -> None:
             f"trainer.data: {path} holds token {largest}; {cell.model.name} has vocab_size={cell.model.vocab_size}. "
             "Use the model's own tokenizer, or a model with a larger vocabulary."
         )
+
+
+def trace(path: Path) -> dict[str, str | int]:
+    """What tells a token file from every other: where it was, what it holds, and a hash of its content.
+
+    Up to 256 MiB the hash is what ``sha256sum`` prints. Of a larger file it covers its size, as decimal digits, and 256
+    pieces of 1 MiB at even distances, the first bytes and the last among them: ``hashed`` says so.
+    """
+    tokens, digest = open_tokens(path), hashlib.sha256()
+    with path.open("rb") as stream:
+        size, hashed = os.fstat(stream.fileno()).st_size, "all"
+        if size <= HASHED_WHOLE_BYTES:
+            while piece := stream.read(HASHED_PIECE_BYTES):
+                digest.update(piece)
+        else:
+            hashed = (
+                f"the size, and {N_HASHED_PIECES} pieces of {HASHED_PIECE_BYTES} bytes evenly from the first byte to "
+                "the last"
+            )
+            digest.update(str(size).encode())
+            for number in range(N_HASHED_PIECES):
+                stream.seek((size - HASHED_PIECE_BYTES) * number // (N_HASHED_PIECES - 1))
+                digest.update(stream.read(HASHED_PIECE_BYTES))
+    return {
+        "path": str(path),
+        "dtype": tokens.dtype.name,
+        "n_tokens": len(tokens),
+        "n_bytes": size,
+        "sha256": digest.hexdigest(),
+        "hashed": hashed,
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,12 +65,15 @@ def hash_sources(folders: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def fingerprint_fields(found: Mapping[str, str | None], *, device_name: str, sources: str) -> dict[str, str | None]:
-    """What a fingerprint covers."""
+def fingerprint_fields(
+    found: Mapping[str, str | None], *, device_name: str, sources: str, data: str | None
+) -> dict[str, str | None]:
+    """What a fingerprint covers; ``data`` is the hash of a token file, whose path alone is in the cell."""
     return {
         **{name: found.get(name) for name in ("torch", "cuda", "nccl", "driver")},
         "device_name": device_name,
         "trainer_source_hash": sources,
+        "data": data,
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.run_dir import write_atomically
+from sweep.core.cell import SYNTHETIC
 from sweep.core.environment import scrubbed
 from sweep.core.preflight import Preflight
 from sweep.core.record import RecordError
@@ -63,6 +64,9 @@ class Preflights:
             found = Preflight.parse(text)
         except RecordError as error:
             raise PreflightError(f"the preflight of {file.key.cell_id} printed no record: {error}") from error
+        if found.problem and file.cell.trainer.data != SYNTHETIC:
+            # It may be the token file's, which another look may find mended.
+            return found
         self._folder.mkdir(exist_ok=True, mode=0o700)
         write_atomically(self._path(file.key.cell_id, rank), text)
         return found

@@ -36,7 +36,7 @@ def facts(**changes: object) -> RankFacts:
 
 
 def run_facts() -> RunFacts:
-    covered = fingerprint_fields(VERSIONS, device_name="NVIDIA H100", sources="abc")
+    covered = fingerprint_fields(VERSIONS, device_name="NVIDIA H100", sources="abc", data=None)
     return RunFacts(
         file=FILE,
         restart=2,
@@ -155,12 +155,13 @@ def test_the_fingerprint_covers_what_changes_a_number_and_no_more() -> None:
                 {**VERSIONS, **changes},
                 device_name=changes.get("device_name", "H100"),
                 sources=changes.get("sources", "abc"),
+                data=changes.get("data"),
             )
         )
 
     assert len(of()) == 12
     assert of() == of(python="3.13.0")
-    for changed in ("torch", "cuda", "nccl", "driver", "device_name", "sources"):
+    for changed in ("torch", "cuda", "nccl", "driver", "device_name", "sources", "data"):
         assert of(**{changed: "other"}) != of(), changed
 
 

@@ -65,6 +65,18 @@ def test_a_record_is_made_once_for_each_state_of_the_sources(tmp_path: Path) -> 
     assert count.read_text() == "xx"
 
 
+def test_a_problem_that_may_be_a_token_files_is_looked_for_again(tmp_path: Path) -> None:
+    count, failed = tmp_path / "count", replace(FINE, problem="trainer.data: too short")
+    sources = _sources(tmp_path / "src", f"open({str(count)!r}, 'a').write('x')\nprint({failed.render()!r})\n")
+    preflights = Preflights(tmp_path, sources, "aaaa", os.environ)
+    on_file = replace(FILE.cell, trainer=replace(FILE.cell.trainer, data="/data/text.bin"))
+    with_data = CellFile(cell=on_file, device=FILE.device, key=replace(FILE.key, cell_id=cell_id(on_file)))
+    assert preflights.examine(with_data) == preflights.examine(with_data) == failed
+    assert count.read_text() == "xx"
+    assert preflights.examine(FILE) == preflights.examine(FILE) == failed
+    assert count.read_text() == "xxx"
+
+
 def test_a_trainer_that_cannot_start_is_an_error_that_says_what_is_needed(tmp_path: Path) -> None:
     sources = _sources(tmp_path / "src", "raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     with pytest.raises(PreflightError, match=r"No module named 'torch'.*extra 'trainer'"):
