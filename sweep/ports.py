@@ -91,6 +91,17 @@ class Scheduler(Protocol):
         """What the state's word means, where it is specific."""
         ...
 
+    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+        """How the scheduler itself ended a job, by what it wrote into the job's log; None where it wrote nothing.
+
+        Args:
+            run_dir: The run directory.
+            submission: Name of the submission.
+            job_id: The job.
+            since: Unix time before which nothing counts: when the job's last run began.
+        """
+        ...
+
     def cancel(self, job_ids: Collection[str]) -> None:
         """End jobs; those that are over already are no error.
 

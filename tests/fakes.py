@@ -188,6 +188,8 @@ class FakeScheduler:
     poll_error: Exception | None = None
     polls: int = 0
     limits: Site = UNLIMITED
+    logs: dict[str, JobReport] = field(default_factory=dict)
+    """What the scheduler wrote of a job's end into its log."""
     out_of_service: dict[str, str] = field(default_factory=dict)
     closed: bool = False
     _next: int = 100
@@ -227,6 +229,11 @@ class FakeScheduler:
 
     def outcome_of(self, report: JobReport) -> Outcome | None:
         return slurm_state(report.state).outcome
+
+    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+        report = self.logs.get(job_id)
+        assert report is None or report.ended_at is not None
+        return report if report is not None and (report.ended_at or 0.0) >= since else None
 
     def cancel(self, job_ids: Collection[str]) -> None:
         for job in job_ids:

@@ -125,6 +125,10 @@ class LocalScheduler:
         """This machine is in service, or nobody would ask."""
         return {}
 
+    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+        """None: what ended a process of this machine, its launcher writes."""
+        return None
+
     def is_hopeless(self, report: JobReport) -> bool:
         """A job here waits for nothing but its turn."""
         return False

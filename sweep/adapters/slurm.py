@@ -8,11 +8,13 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm_commands import CommandTimeoutError, SlurmCommands, argument_chunks
+from sweep.adapters.slurm_log import last_words
 from sweep.adapters.slurm_memory import MEMORY_FORMAT, over_memory
-from sweep.adapters.slurm_script import check_site
+from sweep.adapters.slurm_script import check_site, log_file
 from sweep.adapters.slurm_site import SlurmSite, is_hopeless
 from sweep.adapters.slurm_text import (
     SACCT_FORMAT,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from sweep.core.spec import SlurmSpec
     from sweep.core.submission import Submission
 
+_LOG_END_BYTES = 65_536
 _JOB_ID = re.compile(r"\d+(_\d+)?")
 # FAILED by squeue, which has no exit code, or by SIGKILL: 9:0 is sacct's way to write 137.
 _KILLED = (None, 9, 137)
@@ -189,6 +192,15 @@ class SlurmScheduler:
         if state.outcome is None and report.phase is Phase.ENDED and report.state == "FAILED" and not report.nodes:
             return Outcome.REJECTED_BY_SCHEDULER
         return state.outcome
+
+    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+        """How Slurm says in the job's log that it ended the job; None where it does not, or the log is not there."""
+        try:
+            with Path(run_dir, log_file(submission, job_id)).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END_BYTES))
+                return last_words(file.read().decode(errors="replace"), since=since)
+        except OSError:
+            return None
 
     def cancel(self, job_ids: Collection[str]) -> None:
         """End these jobs and array tasks, in one scancel call; those that are over already are no error.

@@ -19,6 +19,7 @@ from sweep.core.environment import relevant
 from sweep.core.record import ATTEMPT_FILE, CELL_FILE, AttemptFile, node_error, node_log, render_error
 from sweep.core.sources import SOURCE_PACKAGES, hash_sources, is_source
 from sweep.core.spec import Runner
+from sweep.launch.memory import oom_kills
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,12 +72,17 @@ class Launcher:
             self._report(*refusal)
             self._end(EXIT_REFUSED)
             return EXIT_REFUSED
+        killed_before = oom_kills()
         log_dir = tempfile.mkdtemp(prefix="sweep-")
         try:
             code = self._run(supervisor, log_dir)
         finally:
             shutil.rmtree(log_dir, ignore_errors=True)
-        if supervisor.stopped_by is not None and code != 0:
+        killed = (oom_kills() or 0) - (killed_before or 0)
+        if killed > 0 and code != 0:
+            # A rank that is killed so writes nothing itself, and its peers only that they lost it.
+            self._report(ErrorClass.OOM_HOST, f"the kernel killed {killed} of its processes for want of host memory")
+        elif supervisor.stopped_by is not None and code != 0:
             self._report(*_stopped(supervisor.stopped_by))
         self._end(code, supervisor.stopped_by)
         return _exit_code(code, supervisor.stopped_by)

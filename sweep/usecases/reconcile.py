@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import (
@@ -194,6 +194,7 @@ class Reconciler:
         result, problem = session.run_dir.result(attempt.key)
         launched = session.run_dir.attempt_file(attempt.key)
         errors = session.run_dir.errors(attempt.key)
+        report = self._with_last_words(attempt, report, launched) if result is None else report
         evidence = Evidence(
             has_result=result is not None,
             result_problem=problem,
@@ -219,6 +220,27 @@ class Reconciler:
         )
         self._write_blame(attempt.key, verdict, blamed)
         session.reporter.ended(attempt.key, verdict)
+
+    def _with_last_words(self, attempt: AttemptState, report: JobReport, launched: AttemptFile | None) -> JobReport:
+        """The report, or where it does not say why a job ended, what the scheduler wrote of that into the job's log."""
+        scheduler = self._session.scheduler
+        is_over = report.phase in (Phase.ENDED, Phase.ABSENT)
+        if not is_over or report.state == "COMPLETED" or scheduler.outcome_of(report) is not None:
+            return report
+        since = 0.0 if launched is None else launched.started_at
+        # The log has whole seconds.
+        said = scheduler.last_words(
+            self._session.run_dir.path, attempt.submission, str(attempt.job_id), since=since - 1.0
+        )
+        if said is None:
+            return report
+        return replace(
+            report,
+            state=said.state,
+            reason=said.reason,
+            nodes=report.nodes or (() if launched is None else launched.hosts),
+            ended_at=report.ended_at or said.ended_at,
+        )
 
     def _blamed(
         self, verdict: Verdict, report: JobReport, launched: AttemptFile | None, errors: Sequence[RankError]
@@ -319,7 +341,7 @@ def _gpu_seconds(
     if report.phase is Phase.ENDED and started is None and launched is None:
         return 0.0  # it ended before it began
     if (started is None or ended is None) and launched is not None:
-        started, ended = launched.started_at, launched.ended_at
+        started, ended = launched.started_at, launched.ended_at or ended
     if started is None or ended is None:
         return None
     # A launcher that was killed did not write its end: at the latest it was when the next run began.

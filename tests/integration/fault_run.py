@@ -90,6 +90,15 @@ class FaultRun:
         """Ids of all jobs in the order in which the ledger names them."""
         return [job for event in self.events("submitted") for job in event["jobs"]]  # type: ignore[attr-defined]
 
+    def job_of(self, length: int) -> str:
+        """The first job of the cell of one sequence length, once it has begun."""
+        for path in self.run_dir.glob("cells/*/repeat-01/attempt-01/cell.json"):
+            if json.loads(path.read_text())["cell"]["seq_len"] == length:
+                launched = path.with_name("attempt.json")
+                wait_for(launched.exists, 60, f"the job of {length} begins")
+                return str(json.loads(launched.read_text())["job_id"])
+        raise AssertionError(f"no attempt at seq_len={length}")
+
     def names(self) -> set[str]:
         return {path.stem for path in self.run_dir.glob("submissions/*.json")}
 

@@ -13,7 +13,7 @@ from tests.integration.fault_run import fault_run
 pytestmark = pytest.mark.slurm
 
 # What has ended is not shown: a controller whose MinJobAge is over.
-FORGETFUL = r'"$REAL" "$@" | grep -v -E "\|(COMPLETED|FAILED|COMPLETING)\|"; exit 0'
+FORGETFUL = r'"$REAL" "$@" | grep -v -E "\|(COMPLETED|FAILED|COMPLETING|CANCELLED|PREEMPTED)\|"; exit 0'
 
 
 def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_costs_only_time(
@@ -87,3 +87,27 @@ def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: SlurmUnderTes
     assert [row["status"] for row in table.values()] == ["measured", "trainer_error", "trainer_error"]
     assert "not whole JSON" in table["96"]["reason"]
     run.audit(by_sacct=False)
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["remembered", "forgotten"])
+def test_without_accounting_what_slurm_ended_is_still_told_apart(
+    slurm: SlurmUnderTest, tmp_path: Path, *, forgets: bool
+) -> None:
+    """32 eats memory, 64 is cancelled by hand; what the queue forgets, the job's log still says."""
+    run = fault_run(
+        slurm, tmp_path, "untold", "nodes=1", "seq_len=[32,64]", "policy.canary=false",
+        plan={"32": "eat_memory", "64": "slow"}, site={"sacct": False, "mem": "200"}, lost_after_s=6,
+        result_grace_s=3.0,
+    )  # fmt: skip
+    if forgets:
+        run = run.in_the_way("squeue", FORGETFUL)
+    started = run.shell.start(*run.words)
+    run.wait_running(2)
+    slurm.run("scancel", run.job_of(64))
+    text, _ = started.communicate(timeout=100)
+    assert started.returncode == 1, text
+    table = run.by_length()
+    assert {length: row["status"] for length, row in table.items()} == {"32": "oom_host", "64": "cancelled"}
+    assert sorted(run.outcomes()) == ["CANCELLED", "OOM_HOST"]
+    assert "exceeded memory limit" in table["32"]["reason"]
+    run.audit(by_sacct=not forgets)

@@ -11,20 +11,10 @@ import pytest
 from sweep.core.record import RESULT_FILE
 from tests.commands import wait_for
 from tests.integration.conftest import SlurmUnderTest
-from tests.integration.fault_run import FaultRun, fault_run
+from tests.integration.fault_run import fault_run
 from tests.stubs.stub_trainer import LATE_FILE
 
 pytestmark = pytest.mark.slurm
-
-
-def _job_of(run: FaultRun, length: int) -> str:
-    """The first job of the cell of one sequence length."""
-    for path in run.run_dir.glob("cells/*/repeat-01/attempt-01/cell.json"):
-        if json.loads(path.read_text())["cell"]["seq_len"] == length:
-            launched = path.with_name("attempt.json")
-            wait_for(launched.exists, 60, f"the job of {length} begins")
-            return str(json.loads(launched.read_text())["job_id"])
-    raise AssertionError(f"no attempt at seq_len={length}")
 
 
 def test_a_node_that_fails_under_a_job_of_two_is_blamed_and_the_retry_keeps_away_from_it(
@@ -60,7 +50,7 @@ def test_a_preempted_job_is_retried_and_a_requeued_one_goes_on_under_its_id(
     )  # fmt: skip
     started = run.shell.start(*run.words)
     run.wait_running(3)
-    jobs = {length: _job_of(run, length) for length in (32, 64, 96)}
+    jobs = {length: run.job_of(length) for length in (32, 64, 96)}
     for length in (32, 96):
         slurm.run("scontrol", "update", f"jobid={jobs[length]}", "requeue=1")
     slurm.run("scontrol", "requeue", jobs[96])
@@ -89,7 +79,7 @@ def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTes
     )  # fmt: skip
     started = run.shell.start(*run.words)
     run.wait_running(3)
-    slurm.run("scancel", _job_of(run, 128))
+    slurm.run("scancel", run.job_of(128))
     late = None
     while late is None:
         late = next(run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}"), None)

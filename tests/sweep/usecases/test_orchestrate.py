@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, Outcome, RankError
+from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError, Verdict
 from sweep.core.ledger import CancelRequested, Ended, Refused, Released, Reserved, Submitted
 from sweep.core.plan import ActionKind
 from sweep.core.record import AttemptFile
@@ -425,3 +425,74 @@ def test_an_attempt_that_ended_before_it_began_used_nothing(world: World) -> Non
     world.clock.sleep(CLUSTER.result_grace_s)
     orchestrator.step()
     assert [event.gpu_seconds for event in _events(world, Ended)] == [0.0]
+
+
+def _launched(world: World, job: str, **changes: object) -> None:
+    """The launcher of a job wrote its file, and was killed with the job."""
+    key = world.scheduler.keys[job]
+    values = {"key": key, "job_id": job, "restart": 0, "hosts": ("n1",), "pid": 1, "started_at": 1000.0, **changes}
+    world.run_dir.attempt_files[key] = AttemptFile(**values)  # type: ignore[arg-type]  # assembled from keywords
+
+
+def _said_in_the_log(state: str, ended_at: float = 1010.0) -> JobReport:
+    return JobReport(state=state, phase=Phase.ENDED, reason="as its log has it", ended_at=ended_at)
+
+
+@pytest.mark.parametrize(
+    ("word", "outcome"),
+    [
+        ("OUT_OF_MEMORY", Outcome.OOM_HOST),
+        ("TIMEOUT", Outcome.TIMEOUT),
+        ("PREEMPTED", Outcome.PREEMPTED),
+        ("NODE_FAIL", Outcome.NODE_FAIL),
+        ("CANCELLED", Outcome.CANCELLED),
+    ],
+)
+def test_a_job_that_the_scheduler_has_forgotten_ended_as_it_wrote_into_the_jobs_log(
+    world: World, word: str, outcome: Outcome
+) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    _launched(world, job)
+    key = world.scheduler.keys[job]
+    world.run_dir.rank_errors[key] = [_rank_error(ErrorClass.STOPPED, rank=None, message="stopped by SIGTERM")]
+    world.scheduler.logs[job] = _said_in_the_log(word)
+    del world.scheduler.states[job]
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.lost_after_s)
+    orchestrator.step()
+    assert world.reporter.verdicts[0][1] == Verdict(outcome=outcome, reason=f"{word} (as its log has it) on n1")
+    (ended,) = _events(world, Ended)
+    assert ended.gpu_seconds == 10.0, "the launcher's start, the log's end"
+
+
+def test_a_job_that_failed_by_sigkill_ended_as_its_log_says(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    _launched(world, job)
+    world.scheduler.logs[job] = _said_in_the_log("OUT_OF_MEMORY")
+    world.scheduler.say(job, "FAILED", nodes=("n1",))
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    now = orchestrator.step()
+    assert [action.kind for action in now.actions] == [ActionKind.EXPLAINED]
+    assert now.actions[0].outcome is Outcome.OOM_HOST
+    assert _events(world, Ended)[0].gpu_seconds == 100.0, "the scheduler's own times come first"
+
+
+def test_what_the_log_says_of_an_earlier_run_and_of_a_job_that_completed_does_not_count(world: World) -> None:
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    requeued, completed = world.scheduler.live_jobs()
+    for job, state in ((requeued, "FAILED"), (completed, "COMPLETED")):
+        _launched(world, job, restart=1)
+        world.scheduler.logs[job] = _said_in_the_log("OUT_OF_MEMORY", 990.0 if job == requeued else 1010.0)
+        world.scheduler.say(job, state, exit_code=1 if job == requeued else 0, nodes=("n1",))
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    orchestrator.step()
+    assert [verdict.outcome for _, verdict in world.reporter.verdicts] == [Outcome.TRAINER_ERROR] * 2
