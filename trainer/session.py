@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch.distributed as dist
 
 from sweep.core.cell import SYNTHETIC
 from sweep.core.environment import relevant
-from trainer import devices, emit, precision, tokens_file, versions
+from trainer import console, devices, emit, precision, tokens_file, versions
 from trainer.data import Share, source_of, stream
 from trainer.failure import HangWatcher
 from trainer.loop import Trainee, train
@@ -63,8 +62,8 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
     with process_group(compute, ranks, cell.trainer.comm_timeout_s):
         n_threads = _share_cores(cell, compute, ranks)
         model = build(cell, compute, ranks)
-        if ranks.rank == 0 and model.split:
-            print("trainer: " + "; ".join(map(str, model.split)), file=sys.stderr, flush=True)
+        if ranks.rank == 0:
+            _announce(cell, compute, model, ranks)
         watch = Watch(compute, whereabouts)
         data = _data(cell, ranks)
         with _hang_watcher(cell, compute, reporter, watch):
@@ -96,7 +95,9 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                 },
             )
             steps = emit.merge_steps(file, facts)
-            emit.write_records(folder, steps, emit.build_result(described, facts, steps))
+            result = emit.build_result(described, facts, steps)
+            emit.write_records(folder, steps, result)
+            console.say(console.ending(result, steps))
         whereabouts.is_done = True
 
 
@@ -105,6 +106,16 @@ def _data(cell: Cell, ranks: Ranks) -> dict[str, str | int] | None:
     if cell.trainer.data == SYNTHETIC or ranks.rank != 0:
         return None
     return tokens_file.trace(Path(cell.trainer.data))
+
+
+def _announce(cell: Cell, compute: devices.Compute, model: Parallelized, ranks: Ranks) -> None:
+    host, name = socket.gethostname(), compute.name()
+    described = console.beginning(
+        cell, n_params=model.n_params, world_size=ranks.world_size, device_name=name, host=host
+    )  # fmt: skip
+    console.say(described)
+    if model.split:
+        console.say("; ".join(map(str, model.split)))
 
 
 @contextlib.contextmanager

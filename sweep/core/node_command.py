@@ -147,6 +147,8 @@ class Node:
         paths = (self.submission.sources_dir, *made.get("PYTHONPATH", "").split(os.pathsep))
         made["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
         made.setdefault(MARKER, f"{self.rendezvous_id}@{self.submission.name}")
+        # Torchrun's own names ranks by their place on the node, from 0 on each.
+        made.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank${rank}]: ")
         # torchrun forces 1 where nothing is said, and says so in every log.
         made.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.ranks_on_host)))
         if launch.runner is Runner.DIRECT:

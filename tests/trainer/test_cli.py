@@ -62,8 +62,14 @@ def test_two_ranks_leave_a_whole_result_steps_and_progress_and_nothing_else(tmp_
 def test_one_process_runs_without_torchrun(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell(precision=Precision.BF16))
     done = alone("--cell", str(path), "--out", str(tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert Result.parse((tmp_path / RESULT_FILE).read_text()).world_size == 1
+    assert (done.returncode, done.stdout) == (0, "")
+    result = Result.parse((tmp_path / RESULT_FILE).read_text())
+    assert result.world_size == 1
+    first, last = done.stderr.splitlines()
+    assert f"{result.n_params:,} parameters, bf16, on 1 rank" in first
+    assert result.device_name in first
+    assert f"measured {result.window_steps} steps" in last
+    assert f"loss of the last {result.final_loss:.4f}" in last
 
 
 @pytest.mark.slow

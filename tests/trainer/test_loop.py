@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import re
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -198,6 +200,22 @@ def test_progress_is_told_from_the_start_to_the_end_and_stays_whole(tmp_path: Pa
     assert last.tokens_per_s is not None
     assert last.tokens_per_s > 0
     assert [path.name for path in tmp_path.iterdir()] == [PROGRESS_FILE]
+
+
+def test_progress_is_printed_now_and_then_and_only_where_there_is_some(tmp_path: Path) -> None:
+    done, lines = 0, list[str]()
+    writer = ProgressWriter(
+        tmp_path, steps=9, tokens_per_step=100, n_done=lambda: done, period_s=0.005, say=lines.append, say_every_s=0.05
+    )
+    with writer:
+        time.sleep(0.1)
+        assert not lines
+        done = 4
+        while not lines:
+            time.sleep(0.005)
+        time.sleep(0.1)
+    assert len(lines) == 1
+    assert re.fullmatch(r"step 4 of 9, [\d,]+ tokens/s", lines[0])
 
 
 def test_progress_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
