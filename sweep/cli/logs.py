@@ -29,7 +29,7 @@ def main(asked: Arguments) -> int:
     if not printed and not asked.follow:
         early = sorted(Path(run_dir.path, SUBMISSION_LOGS_DIR).glob("*"))
         where = f" What jobs printed before that is in {early[0].parent}." if early else ""
-        print(f"{key} has printed nothing yet.{where}", file=sys.stderr)
+        print(f"{key} has printed nothing.{where}", file=sys.stderr)
     while asked.follow and not _is_over(run_dir, key):
         time.sleep(_FOLLOW_EVERY_S)
         reader.print_new()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sweep.cli.views import totals_line
+from sweep.cli.views import progress_text, totals_line
 from sweep.core.attempt import Outcome
 from sweep.core.plan import ActionKind
 from sweep.usecases.status import gpu_hours_spent, statuses
@@ -120,11 +120,11 @@ class Watching:
             lines = [self._summary(listed), *(_running_line(status) for status in running[:20])]
             if len(running) > 20:
                 lines.append(f"  ... and {len(running) - 20} more")
-            later = [action for action in snapshot.actions if action.kind is ActionKind.LATER]
-            lines += [f"  {action.cell_id} later: {action.reason}" for action in later[:5]]
+            lines += _later_lines(snapshot, most=5)
             self._live.update(Text("\n".join(lines)))
             return
-        line = "; ".join([self._summary(listed), *(_running_line(status).strip() for status in running[:3])])
+        lines = [self._summary(listed), *map(_running_line, running[:3]), *_later_lines(snapshot, most=1)]
+        line = "; ".join(line.strip() for line in lines)
         now = self._session.clock.monotonic()
         if line != self._last_line and now - self._last_at >= _LINE_EVERY_S:
             self._console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -134,20 +134,13 @@ class Watching:
         return f"{totals_line(listed)}; {gpu_hours_spent(self._session.history):,.2f} GPU-hours spent"
 
 
+def _later_lines(snapshot: Snapshot, *, most: int) -> list[str]:
+    """What waits and for what; the next retries first."""
+    later = [action for action in snapshot.actions if action.kind is ActionKind.LATER]
+    later.sort(key=lambda action: action.outcome is None)
+    return [f"  {action.cell_id} later: {action.reason}" for action in later[:most]]
+
+
 def _running_line(status: RepeatStatus) -> str:
-    cell, progress = status.cell, status.progress
-    where = f"  {status.action.cell_id} {_describe(cell)}"
-    if progress is None:
-        return f"{where}: starting"
-    if progress.tokens_per_s is None:
-        return f"{where}: step {progress.step} of {progress.steps}"
-    left_s = (progress.steps - progress.step) * cell.tokens_per_step / max(progress.tokens_per_s, 1e-9)
-    speed = f"{progress.tokens_per_s:,.0f} tokens/s, about {_duration(left_s)} left"
-    return f"{where}: step {progress.step} of {progress.steps}, {speed}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    where = f"  {status.action.cell_id} {_describe(status.cell)}"
+    return f"{where}: {'starting' if status.progress is None else progress_text(status, status.progress)}"

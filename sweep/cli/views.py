@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sweep.core.grid import Rejection
     from sweep.core.history import History
     from sweep.core.policy import Policy
+    from sweep.core.record import Progress
     from sweep.core.sweep_file import SweepFile
     from sweep.usecases.status import RepeatStatus
 
@@ -91,6 +92,7 @@ def _cell_json(status: RepeatStatus, walltime_min: int | None) -> dict[str, obje
         "step": None if progress is None else progress.step,
         "steps": cell.trainer.steps,
         "tokens_per_s": None if progress is None else progress.tokens_per_s,
+        "seconds_left": status.seconds_left,
         "gpu_hours_at_most": None if walltime_min is None else cell.gpus * walltime_min / 60,
     }
 
@@ -154,11 +156,26 @@ def print_cells(
 
 
 def _why(status: RepeatStatus) -> str:
-    progress = status.progress
-    if progress is None:
+    if status.progress is None:
         return status.action.reason
-    speed = "" if progress.tokens_per_s is None else f", {progress.tokens_per_s:,.0f} tokens/s"
-    return f"{status.action.reason}; step {progress.step} of {progress.steps}{speed}"
+    return f"{status.action.reason}; {progress_text(status, status.progress)}"
+
+
+def progress_text(status: RepeatStatus, progress: Progress) -> str:
+    """The step that a running cell is at, its speed and the time its other steps will take, as far as it has said."""
+    text = f"step {progress.step} of {progress.steps}"
+    if progress.tokens_per_s is not None:
+        text += f", {progress.tokens_per_s:,.0f} tokens/s"
+    if status.seconds_left is not None:
+        text += f", about {_duration(status.seconds_left)} left"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _shown(value: AxisValue) -> str:
@@ -198,6 +215,7 @@ def totals_line(statuses: Sequence[RepeatStatus]) -> str:
         "done": "measured",
         "explained": "explained",
         "running": "running",
+        "ending": "ending",
         "queued": "queued",
         ActionKind.SUBMIT.value: "to be submitted",
         ActionKind.RETRY.value: "to be retried",

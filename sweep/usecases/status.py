@@ -29,7 +29,7 @@ class RepeatStatus:
         action: What a run would do about it, and why.
         attempt: Its latest attempt; None before the first.
         progress: The step its trainer is at, where it is running and has said.
-        is_running: Whether its launcher has begun and not ended.
+        flight: Of one in flight: ``queued``, ``running`` (its launcher has begun) or ``ending`` (and ended).
     """
 
     cell: Cell
@@ -37,14 +37,20 @@ class RepeatStatus:
     action: Action
     attempt: AttemptState | None
     progress: Progress | None
-    is_running: bool
+    flight: str
 
     @property
     def state(self) -> str:
-        """One word: the action's kind, or ``running`` or ``queued`` while it is in flight."""
-        if self.action.kind is not ActionKind.WAIT:
-            return self.action.kind.value
-        return "running" if self.is_running else "queued"
+        """One word: the action's kind, or while it is in flight :attr:`flight`."""
+        return self.flight if self.action.kind is ActionKind.WAIT else self.action.kind.value
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds that the steps to come take at the present speed; None where it is not known."""
+        progress = self.progress
+        if progress is None or not progress.tokens_per_s:
+            return None
+        return (progress.steps - progress.step) * self.cell.tokens_per_step / progress.tokens_per_s
 
 
 def as_left(action: Action, history: History) -> Action:
@@ -80,13 +86,14 @@ def _status(
     cell: Cell, axes: Mapping[str, AxisValue], action: Action, history: History, run_dir: RunDirectory | None
 ) -> RepeatStatus:
     attempt = history.of(action.cell_id, action.repeat).last
-    progress, is_running = None, False
+    progress, flight = None, "queued"
     if run_dir is not None and attempt is not None and attempt.in_flight:
         launched = run_dir.attempt_file(attempt.key)
-        is_running = launched is not None and launched.ended_at is None
-        progress = run_dir.progress(attempt.key) if is_running else None
+        if launched is not None:
+            flight = "running" if launched.ended_at is None else "ending"
+        progress = run_dir.progress(attempt.key) if flight == "running" else None
     return RepeatStatus(
-        cell=cell, axes=axes, action=action, attempt=attempt, progress=progress, is_running=is_running
+        cell=cell, axes=axes, action=action, attempt=attempt, progress=progress, flight=flight
     )  # fmt: skip
 
 

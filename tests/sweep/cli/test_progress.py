@@ -1,0 +1,93 @@
+"""What a person who watches a run is shown, off a terminal: one line now and then."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from sweep.cli.progress import Watching
+from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome
+from sweep.core.cell import BatchKind, cell_id
+from sweep.core.grid import Point
+from sweep.core.model import FlopConvention
+from sweep.core.policy import Policy
+from sweep.core.record import AttemptFile, Progress
+from sweep.core.series import SeriesKind, SeriesSpec
+from sweep.core.sweep_file import SweepFile
+from sweep.usecases.orchestrate import Orchestrator
+from tests.fakes import CPU, tiny_cell
+from tests.sweep.usecases.conftest import World
+
+
+class Screen:
+    """A run that is watched off a terminal."""
+
+    def __init__(self) -> None:
+        self.world = World(cells={cell_id(cell): cell for cell in [tiny_cell(nodes=1), tiny_cell(nodes=2)]})
+        slow = replace(OUTCOME_RULES[Outcome.NODE_FAIL], backoff_s=600.0)
+        self.world.policy = Policy(canary=False, outcomes={**OUTCOME_RULES, Outcome.NODE_FAIL: slow})
+        self.orchestrator: Orchestrator = self.world.orchestrator()
+        self.text = io.StringIO()
+        self.watching = Watching(Console(file=self.text, width=200), _content(self.world), self.orchestrator.session)
+
+    def look(self) -> str:
+        """The line of one look, ten seconds after the last."""
+        snapshot = self.orchestrator.step()
+        before = len(self.text.getvalue())
+        self.world.clock.sleep(10)
+        self.watching.show(snapshot)
+        return self.text.getvalue()[before:]
+
+    def begin(self, key: AttemptKey, *, ended_at: float | None = None) -> None:
+        self.world.run_dir.attempt_files[key] = AttemptFile(
+            key=key, restart=0, job_id="1", hosts=("node1",), pid=7, started_at=1.0, ended_at=ended_at
+        )
+
+
+def _content(world: World) -> SweepFile:
+    return SweepFile(
+        grid="weak",
+        cluster="fake",
+        scale="laptop",
+        batch_kind=BatchKind.SEQUENCES_PER_GPU,
+        repeats=1,
+        series=SeriesSpec(kind=SeriesKind.WEAK, baseline={"nodes": 1}),
+        flop_convention=FlopConvention.PALM_FULL,
+        devices={"cpu": CPU},
+        cells=world.cells,
+        points=tuple(Point(axes={"nodes": cell.nodes}, cell_id=name) for name, cell in world.cells.items()),
+        rejections=(),
+    )
+
+
+def test_a_running_cell_shows_its_step_its_speed_and_the_time_left() -> None:
+    screen = Screen()
+    assert "2 queued" in screen.look()
+    first, second = (screen.world.scheduler.keys[job] for job in screen.world.scheduler.live_jobs())
+    for job in screen.world.scheduler.live_jobs():
+        screen.world.scheduler.say(job, "RUNNING")
+    screen.begin(first)
+    screen.begin(second, ended_at=5.0)
+    cell = screen.world.cells[first.cell_id]
+    steps = cell.trainer.steps
+    speed = 2.0 * cell.tokens_per_step
+    screen.world.run_dir.progresses[first] = Progress(step=steps - 10, steps=steps, time=2.0, tokens_per_s=speed)
+    line = screen.look()
+    assert "1 running, 1 ending" in line
+    assert f"step {steps - 10} of {steps}, {speed:,.0f} tokens/s, about 5 s left" in line
+
+
+def test_the_next_retry_is_told() -> None:
+    screen = Screen()
+    screen.look()
+    job, other = screen.world.scheduler.live_jobs()
+    screen.world.scheduler.say(job, "NODE_FAIL")
+    screen.world.scheduler.say(other, "RUNNING")
+    line = ""
+    for _ in range(20):
+        line = screen.look() or line
+        if "later" in line:
+            break
+    assert f"{screen.world.scheduler.keys[job].cell_id} later: NODE_FAIL: retry 1 of" in line
