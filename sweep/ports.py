@@ -20,6 +20,10 @@ class SchedulerError(Exception):
     """The scheduler cannot be asked just now, or at all; nothing is known to have changed."""
 
 
+class SchedulerUnreachableError(SchedulerError):
+    """The scheduler's daemons do not answer just now; the same question may be answered later."""
+
+
 class SubmissionRejectedError(Exception):
     """The scheduler refused a submission: no job exists.
 
@@ -76,7 +80,11 @@ class Scheduler(Protocol):
         ...
 
     def site(self) -> Site:
-        """What the cluster allows just now, as far as it says; never an error."""
+        """What the cluster allows just now, as far as it says or has said before.
+
+        Raises:
+            SchedulerError: If it cannot be reached, and never was.
+        """
         ...
 
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
@@ -182,6 +190,10 @@ class RunDirectory(Protocol):
 
     def progress(self, key: AttemptKey) -> Progress | None:
         """The step a running trainer is at; None where it has not said."""
+        ...
+
+    def publish_away(self, since: float | None, words: str) -> None:
+        """Say for ``status`` since when (Unix time) the scheduler has not been reached, and its words; None: it is."""
         ...
 
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:

@@ -127,6 +127,7 @@ class MemoryRunDirectory:
     rank_errors: dict[AttemptKey, list[RankError]] = field(default_factory=dict)
     attempt_files: dict[AttemptKey, AttemptFile] = field(default_factory=dict)
     earlier: dict[AttemptKey, list[AttemptFile]] = field(default_factory=dict)
+    away: tuple[float, str] | None = None
     progresses: dict[AttemptKey, Progress] = field(default_factory=dict)
     requests: dict[str, list[str]] = field(default_factory=dict)
     path: str = "/runs/fake"
@@ -164,6 +165,9 @@ class MemoryRunDirectory:
     def progress(self, key: AttemptKey) -> Progress | None:
         return self.progresses.get(key)
 
+    def publish_away(self, since: float | None, words: str) -> None:
+        self.away = None if since is None else (since, words)
+
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         return list(self.requests.items())
 
@@ -188,6 +192,7 @@ class FakeScheduler:
     poll_error: Exception | None = None
     polls: int = 0
     limits: Site = UNLIMITED
+    site_error: Exception | None = None
     logs: dict[str, JobReport] = field(default_factory=dict)
     """What the scheduler wrote of a job's end into its log."""
     out_of_service: dict[str, str] = field(default_factory=dict)
@@ -219,6 +224,8 @@ class FakeScheduler:
         return {job: self.states.get(job, ABSENT) for job in job_ids}
 
     def site(self) -> Site:
+        if self.site_error is not None:
+            raise self.site_error
         return self.limits
 
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:

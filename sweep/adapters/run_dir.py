@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sweep.core.record import (
     ATTEMPT_FILE,
+    AWAY_FILE,
     CELL_FILE,
     ERROR_GLOB,
     FIGURES_DIR,
@@ -28,6 +29,8 @@ from sweep.core.record import (
     Result,
     attempt_dir,
     parse_error,
+    parse_object,
+    render,
 )
 from sweep.core.submission import Submission, submission_file
 from sweep.core.sweep_file import SweepFile
@@ -171,6 +174,19 @@ class RunDir:
         """The step a running trainer is at; None where it has not said."""
         return _read(self._restarts(key)[0] / PROGRESS_FILE, Progress.parse)
 
+    def publish_away(self, since: float | None, words: str) -> None:
+        """Say since when the scheduler has not been reached; None: it is. What cannot be written is no error."""
+        path = self._path / AWAY_FILE
+        with contextlib.suppress(OSError):
+            if since is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_atomically(path, render("scheduler-away", {"since": since, "words": words}))
+
+    def away(self) -> tuple[float, str] | None:
+        """Since when the scheduler has not been reached, and its words; None where it is, as far as anybody knows."""
+        return _read(self._path / AWAY_FILE, _parse_away)
+
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         """Requests of ``sweep cancel`` made while another process holds the run: their names and cell ids."""
         found = []
@@ -208,6 +224,14 @@ def _read(path: Path, parse: Callable[[str], _T]) -> _T | None:
         return parse(path.read_text())
     except (OSError, RecordError):
         return None
+
+
+def _parse_away(text: str) -> tuple[float, str]:
+    data = parse_object(text, "scheduler-away")
+    since, words = data.get("since"), data.get("words")
+    if not isinstance(since, float) or not isinstance(words, str):
+        raise RecordError(f"{AWAY_FILE} is damaged")
+    return since, words
 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:

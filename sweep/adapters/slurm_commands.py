@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_exponential
 
 from sweep.core.environment import scrubbed
-from sweep.ports import SchedulerError
+from sweep.ports import SchedulerError, SchedulerUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,15 +39,11 @@ _NO_ANSWER = re.compile(r"error: invalid user", re.IGNORECASE)
 _LONGEST_ARGUMENTS_BYTES = 100_000
 
 
-class _TransientSchedulerError(SchedulerError):
-    """Worth asking again at once."""
-
-
 class CommandMissingError(SchedulerError):
     """A command is not installed here."""
 
 
-class CommandTimeoutError(_TransientSchedulerError):
+class CommandTimeoutError(SchedulerUnreachableError):
     """A command did not end in time and was killed; what it did before is not known."""
 
 
@@ -117,7 +113,7 @@ class SlurmCommands:
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts) | stop_after_delay(self._patience_s),
             wait=wait_exponential(multiplier=self._backoff_s, max=10),
-            retry=retry_if_exception_type(_TransientSchedulerError),
+            retry=retry_if_exception_type(SchedulerUnreachableError),
             sleep=self._sleep,
             reraise=True,
         )
@@ -130,7 +126,7 @@ class SlurmCommands:
         if unless is not None and unless.search(answer.stderr):
             return answer.stdout
         text = f"{command[0]} failed: {answer.words or f'exit code {answer.returncode}'}"
-        raise (_TransientSchedulerError if _TRANSIENT.search(answer.stderr) else SchedulerError)(text)
+        raise (SchedulerUnreachableError if _TRANSIENT.search(answer.stderr) else SchedulerError)(text)
 
     def submit(self, command: Sequence[str]) -> Answer:
         """Run a command once, in the environment that the job inherits.

@@ -37,7 +37,7 @@ from sweep.adapters.slurm_site_text import (
 )
 from sweep.core.attempt import Phase
 from sweep.core.site import Site
-from sweep.ports import SchedulerError
+from sweep.ports import SchedulerError, SchedulerUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -109,10 +109,21 @@ class SlurmSite:
     ) -> None:
         self._spec, self._commands, self._user, self._now = spec, commands, user, now
         self._facts, self._good_until = Facts(), float("-inf")
+        self._unreached = ""
 
     def site(self) -> Site:
-        """Limits and facts; what cannot be asked is None."""
+        """Limits and facts; what cannot be asked is None.
+
+        Raises:
+            SchedulerUnreachableError: If the controller is away, and never answered.
+        """
         facts = self.facts()
+        if facts.config is None and self._unreached:
+            raise SchedulerUnreachableError(
+                f"asked what the cluster allows: {self._unreached}. Nothing was submitted. Wait until `scontrol ping` "
+                "says that the controller is up, or let SLURM_CONF name the right cluster's file; then give the same "
+                "command again."
+            )
         asked = asked_of(self._spec, facts)
         return Site(
             max_array_tasks=max_array_tasks(facts),
@@ -139,27 +150,32 @@ class SlurmSite:
         return self._facts
 
     def _ask_facts(self) -> Facts:
-        config = self._read(read_config, "scontrol", "show", "config")
-        if config is None:
-            # A controller that is away makes each question take its time-out: one is enough.
-            return Facts()
-        facts = Facts(
-            config=config,
-            partitions=self._read(read_partitions, "scontrol", "-o", "show", "partition"),
-            reservations=self._read(read_reservations, "scontrol", "-o", "show", "reservation"),
-        )
-        if not enforces_limits(facts):
-            # Then nothing that sacctmgr says holds a job back, and there may be no database to ask.
-            return replace(facts, associations=(), accounts=(), qos={})
-        name = _name_of(self._user)
-        show = ("sacctmgr", "-n", "-P", "show")
+        """Question after question, up to the first that finds nobody there: each would take its whole time-out."""
+        facts, self._unreached = Facts(), ""
+        try:
+            facts = replace(facts, config=self._read(read_config, "scontrol", "show", "config"))
+            if facts.config is None:
+                return facts
+            partitions = self._read(read_partitions, "scontrol", "-o", "show", "partition")
+            facts = replace(facts, partitions=partitions)
+            reservations = self._read(read_reservations, "scontrol", "-o", "show", "reservation")
+            facts = replace(facts, reservations=reservations)
+            if not enforces_limits(facts):
+                # Then nothing that sacctmgr says holds a job back, and there may be no database to ask.
+                return replace(facts, associations=(), accounts=(), qos={})
+            return self._with_limits(facts)
+        except SchedulerUnreachableError as error:
+            self._unreached = str(error)
+            return facts
+
+    def _with_limits(self, facts: Facts) -> Facts:
+        name, show = _name_of(self._user), ("sacctmgr", "-n", "-P", "show")
         if name is None:
             return facts
+        of_user = (*show, "user", "where", f"name={name}", "withassoc", f"format={USER_FORMAT}")
         return replace(
             facts,
-            associations=self._read(
-                read_associations, *show, "user", "where", f"name={name}", "withassoc", f"format={USER_FORMAT}"
-            ),
+            associations=self._read(read_associations, *of_user),
             # No user: the accounts' own rows.
             accounts=self._read(read_accounts, *show, "assoc", "where", "user=", f"format={ACCOUNT_FORMAT}"),
             qos=self._read(read_qos, *show, "qos", f"format={QOS_FORMAT}"),
@@ -181,9 +197,17 @@ class SlurmSite:
         return None if text is None else read_queue(text)
 
     def _read(self, read: Callable[[str], Any], *command: str) -> Any:
-        """What was read of the answer, of the type that ``read`` gives; None where there is none."""
-        text = self._ask(command)
-        return None if text is None else read(text)
+        """What was read of the answer, of the type that ``read`` gives; None where there is none.
+
+        Raises:
+            SchedulerUnreachableError: If nobody is there to answer.
+        """
+        try:
+            return read(self._commands.ask([*command]))
+        except SchedulerUnreachableError:
+            raise
+        except SchedulerError:
+            return None
 
     def _ask(self, command: Collection[str]) -> str | None:
         try:

@@ -131,7 +131,9 @@ class Watching:
             self._last_line, self._last_at = line, now
 
     def _summary(self, listed: list[RepeatStatus]) -> str:
-        return f"{totals_line(listed)}; {gpu_hours_spent(self._session.history):,.2f} GPU-hours spent"
+        spent = f"{gpu_hours_spent(self._session.history):,.2f} GPU-hours spent"
+        away = self._session.contact.describe()
+        return "; ".join([totals_line(listed), spent, *([away] if away else [])])
 
 
 def _later_lines(snapshot: Snapshot, *, most: int) -> list[str]:

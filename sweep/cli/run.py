@@ -91,10 +91,13 @@ def main(asked: Arguments) -> int:
 def _orchestrate(session: Session, spec: SweepSpec, content: SweepFile, err: Console) -> Snapshot:
     orchestrator = Orchestrator(session)
     orchestrator.reopen(spec.retry)
-    if not spec.watch:
-        return orchestrator.step()
-    with Watching(err, content, session) as watching:
-        return orchestrator.watch(watching.show)
+    try:
+        if not spec.watch:
+            return orchestrator.step()
+        with Watching(err, content, session) as watching:
+            return orchestrator.watch(watching.show)
+    finally:
+        orchestrator.leave()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from sweep.cli.wiring import read_history
 from sweep.core.blame import standing
 from sweep.core.policy import Policy
 from sweep.core.restraint import gpu_hours_committed
+from sweep.usecases.contact import away_text
 from sweep.usecases.status import gpu_hours_spent, statuses
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
     holder = current_holder(Path(run_dir.path))
     out, err = consoles()
     console = err if asked.as_json else out
+    away = run_dir.away()
     spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
     if asked.as_json:
         totals = {
@@ -53,6 +55,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
             "gpu_hours_committed": committed,
             "run_dir": run_dir.path,
             "watched_by": None if holder is None else str(holder),
+            "scheduler_away_since": None if away is None else away[0],
         }
         print(json.dumps(views.as_json(content, listed, totals)))
     else:
@@ -66,6 +69,9 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         highlight=False,
         soft_wrap=True,
     )
+    if away is not None:
+        when = "" if holder is not None else ", when it was last watched"
+        console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)
 
 
 def _attempts(asked: Arguments, content: SweepFile, history: History) -> None:

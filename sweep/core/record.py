@@ -5,6 +5,7 @@ A run directory::
     sweep.json                                          the grid's points, rejections, series and devices
     ledger.jsonl                                        what was reserved, submitted and how it ended
     lease.json                                          who may write just now
+    scheduler-away.json                                 since when the scheduler has not been reached; only then there
     sources/<hash>/{sweep,trainer,analysis}/            the code that queued jobs run
     submissions/<name>.json                             what one submission runs, by array index
     submissions/logs/                                   what a job printed before it knew its attempt
@@ -45,6 +46,7 @@ SCHEMA_VERSION = 1
 SWEEP_FILE = "sweep.json"
 LEDGER_FILE = "ledger.jsonl"
 LEASE_FILE = "lease.json"
+AWAY_FILE = "scheduler-away.json"
 SOURCES_DIR = "sources"
 SUBMISSIONS_DIR = "submissions"
 SUBMISSION_LOGS_DIR = "submissions/logs"

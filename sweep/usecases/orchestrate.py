@@ -13,6 +13,7 @@ from sweep.core.restraint import Bounds, restrained
 from sweep.core.site import UNLIMITED
 from sweep.core.spec import SchedulerKind
 from sweep.core.sweep_file import SweepFile, extended
+from sweep.ports import SchedulerError
 from sweep.usecases.reconcile import Reconciler
 from sweep.usecases.submit import Submitter
 
@@ -125,12 +126,30 @@ class Orchestrator:
         self.reconciler.settle()
         # How many jobs the cluster takes changes all the time: it is asked whenever there is one to be submitted.
         self._site = replace(self._site, free_tasks=None)
-        if any(action.kind in TO_SUBMIT for action in self._decide()):
-            self._site = self.session.scheduler.site()
-            if self._submitter.submit(self._decide(), self._site):
-                # Jobs that a local scheduler can start are started now, not at the next look.
-                self.reconciler.settle()
+        is_any = self.session.contact.waiting or any(action.kind in TO_SUBMIT for action in self._decide())
+        if is_any and self._ask_site() and self._submitter.submit(self._decide(), self._site):
+            # Jobs that a local scheduler can start are started now, not at the next look.
+            self.reconciler.settle()
         return self.snapshot()
+
+    def _ask_site(self) -> bool:
+        """Ask what the cluster allows; False where it is away, which is the user's to know if it never was there.
+
+        Raises:
+            SchedulerError: If it was never reached, and nothing is in flight that would have to be watched.
+        """
+        try:
+            self._site = self.session.scheduler.site()
+        except SchedulerError as error:
+            if not self.session.contact.was_reached and not any(self.session.history.in_flight()):
+                raise
+            self.session.not_reached(error)
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Give back what was reserved and could not be handed over: nobody stays to do it."""
+        self._submitter.give_back()
 
     def snapshot(self) -> Snapshot:
         """Where the run stands."""

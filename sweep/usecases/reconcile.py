@@ -99,8 +99,10 @@ class Reconciler:
             if str(error) != self._last_failure:
                 self._session.reporter.note(f"the scheduler cannot be asked ({error}); nothing is decided until it can")
             self._last_failure = str(error)
+            self._session.not_reached(error)
             return None
         self._last_failure = ""
+        self._session.reached()
         return reports
 
     def _end_those_with_results(self, flying: Iterable[AttemptState]) -> None:
@@ -273,7 +275,7 @@ class Reconciler:
     def _look_up_unknown(self) -> None:
         """Submissions whose job ids were never recorded: a crash, or sbatch timed out after it was heard."""
         unknown = {a.submission for a in self._session.history.in_flight() if a.job_id is None}
-        for name in sorted(unknown):
+        for name in sorted(unknown - self._session.contact.waiting.keys()):
             try:
                 submission = self._session.run_dir.submission(name)
                 jobs = self._session.scheduler.find(submission) or self._jobs_that_began(submission)
@@ -282,6 +284,7 @@ class Reconciler:
                 continue
             except SchedulerError as error:
                 self._session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
+                self._session.not_reached(error)
                 continue
             if jobs is not None:
                 self._session.record(Submitted(time=self._session.clock.now(), submission=name, jobs=jobs))

@@ -9,6 +9,7 @@ from sweep.core.history import History, fold
 from sweep.core.ledger import Event, Reserved
 from sweep.core.policy import Policy
 from sweep.core.record import RecordError
+from sweep.usecases.contact import Contact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sweep.core.device import Device
     from sweep.core.spec import ClusterSpec
     from sweep.core.submission import Submission
-    from sweep.ports import BlameBook, Clock, Ledger, RunDirectory, Scheduler
+    from sweep.ports import BlameBook, Clock, Ledger, RunDirectory, Scheduler, SchedulerError
 
 
 class Reporter(Protocol):
@@ -69,6 +70,7 @@ class Session:
         canary_helps: Whether a canary makes sense here (:class:`sweep.core.restraint.Bounds`).
         barred: Cells that a preflight keeps from being tried (the same class).
         history: What the ledger adds up to; kept in step with it by :meth:`record`.
+        contact: Whether the scheduler is there; kept by :meth:`reached` and :meth:`not_reached`.
     """
 
     cells: Mapping[str, Cell]
@@ -90,12 +92,29 @@ class Session:
     canary_helps: bool = True
     barred: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     history: History = field(default_factory=History)
+    contact: Contact = field(default_factory=Contact)
 
     def record(self, event: Event) -> None:
         """Write an event and take it in; on return it is on disk."""
         self.check_lease()
         self.ledger.append(event)
         self.history.apply(event)
+
+    def reached(self) -> None:
+        """The scheduler answered."""
+        contact = self.contact
+        since, is_news = contact.away_since, not contact.was_reached or contact.away_since is not None
+        contact.was_reached, contact.away_since, contact.words = True, None, ""
+        if is_news:  # to a process before this one it may have been away
+            self.run_dir.publish_away(None, "")
+        if since is not None:
+            self.reporter.note(f"the scheduler answers again, after {self.clock.now() - since:.0f} s")
+
+    def not_reached(self, error: SchedulerError) -> None:
+        """The scheduler did not answer."""
+        if self.contact.away_since is None:
+            self.contact.away_since, self.contact.words = self.clock.now(), str(error)
+            self.run_dir.publish_away(self.contact.away_since, self.contact.words)
 
     def load(self) -> None:
         """Read the ledger, and win back reservations whose line was lost from the submissions' own files."""

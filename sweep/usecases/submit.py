@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import AttemptKey
+from sweep.core.attempt import AttemptKey, Outcome, Verdict
 from sweep.core.blame import bad_nodes, excludable
-from sweep.core.ledger import Refused, Released, Submitted
+from sweep.core.ledger import Ended, Refused, Released, Submitted
 from sweep.core.plan import TO_SUBMIT
 from sweep.core.record import CellFile
 from sweep.core.submission import Submission, safe_name
@@ -53,7 +53,7 @@ class Submitter:
 
     def submit(self, actions: Iterable[Action], site: Site) -> int:
         """Submit the actions that start an attempt; gives the number of jobs that the scheduler took."""
-        if self._session.clock.monotonic() < self._not_before:
+        if self._session.clock.monotonic() < self._not_before or not self._hand_over_waiting():
             return 0
         taken = 0
         for shape, keys in self._groups([action for action in actions if action.kind in TO_SUBMIT], site):
@@ -62,6 +62,39 @@ class Submitter:
                 break
             taken += len(keys)
         return taken
+
+    def _hand_over_waiting(self) -> bool:
+        """Try again, under its own name and numbers, what certainly did not arrive; False where the rest should wait.
+
+        Each is looked for by its name all the same: a second job would be worse than a late one.
+        """
+        session = self._session
+        for name, submission in list(session.contact.waiting.items()):
+            states = session.history.submissions[name]
+            if all(state.is_cancel_requested for state in states):
+                del session.contact.waiting[name]
+                self._end_cancelled(name)
+                continue
+            try:
+                jobs = session.scheduler.find(submission)
+            except SchedulerError as error:
+                return self._unreached(submission, error)
+            if jobs is None and not self._hand_over(submission):
+                return False
+            if jobs is not None:
+                self._taken(submission, jobs)
+        return True
+
+    def _end_cancelled(self, name: str) -> None:
+        """Attempts that the user cancelled before they became jobs."""
+        session = self._session
+        verdict = Verdict(outcome=Outcome.CANCELLED, reason="cancelled by the user before it was submitted")
+        for state in session.history.submissions[name]:
+            now = session.clock.now()
+            session.record(
+                Ended(time=now, key=state.key, outcome=verdict.outcome, reason=verdict.reason, gpu_seconds=0.0)
+            )
+            session.reporter.ended(state.key, verdict)
 
     def _groups(self, actions: Sequence[Action], site: Site) -> Iterator[tuple[_Shape, tuple[AttemptKey, ...]]]:
         """Attempts that need the same resources, at most one array's worth at a time, in the plan's order."""
@@ -133,6 +166,7 @@ class Submitter:
     def _hand_over(self, submission: Submission) -> bool:
         """Give a reserved submission to the scheduler; False where further ones should wait."""
         session, name = self._session, submission.name
+        session.contact.waiting.pop(name, None)
         try:
             jobs = session.scheduler.submit(submission)
         except SubmissionRejectedError as error:
@@ -145,12 +179,31 @@ class Submitter:
         except SubmissionUncertainError as error:
             return self._back_off(f"the scheduler may or may not have taken {name}: {error}. It is looked for by name")
         except SchedulerError as error:
-            session.record(Released(time=session.clock.now(), submission=name, reason=str(error)))
-            return self._back_off(f"the scheduler was not reached: {error}")
-        session.record(Submitted(time=session.clock.now(), submission=name, jobs=jobs))
+            return self._unreached(submission, error)
+        session.reached()
+        self._taken(submission, jobs)
+        return True
+
+    def _taken(self, submission: Submission, jobs: tuple[str, ...]) -> None:
+        session = self._session
+        session.contact.waiting.pop(submission.name, None)
+        session.record(Submitted(time=session.clock.now(), submission=submission.name, jobs=jobs))
         session.reporter.submitted(submission, jobs)
         self._delay_s = _FIRST_DELAY_S
-        return True
+
+    def _unreached(self, submission: Submission, error: SchedulerError) -> bool:
+        """Keep what certainly did not arrive: it is the same attempt that is handed over later."""
+        self._session.contact.waiting[submission.name] = submission
+        self._session.not_reached(error)
+        return self._back_off(f"the scheduler was not reached: {error}")
+
+    def give_back(self) -> None:
+        """Release what still waits to be handed over, because nobody stays to do it."""
+        session = self._session
+        for name in list(session.contact.waiting):
+            del session.contact.waiting[name]
+            reason = "the scheduler was not reached before the run was left"
+            session.record(Released(time=session.clock.now(), submission=name, reason=reason))
 
     def _back_off(self, text: str) -> bool:
         self._session.reporter.note(f"{text}; trying again in {self._delay_s:.0f} s")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sweep.adapters.run_dir import RunDir
 from tests.commands import wait_for
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import fault_run
@@ -19,7 +20,7 @@ FORGETFUL = r'"$REAL" "$@" | grep -v -E "\|(COMPLETED|FAILED|COMPLETING|CANCELLE
 def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_costs_only_time(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    run = fault_run(slurm, tmp_path, "away", "nodes=1", "seq_len=64", "tables=false", seconds=6)
+    run = fault_run(slurm, tmp_path, "away", "nodes=1", "seq_len=64", seconds=6)
     run = run.in_the_way(
         "sbatch", 'touch "$HERE/asked"; until [ -e "$HERE/go" ]; do sleep 0.1; done; exec "$REAL" "$@"'
     )
@@ -29,7 +30,8 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
     slurm.stop_controller()
     try:
         (folder / "go").touch()
-        wait_for(lambda: bool(run.events("released")), 60, "the submission is given back")
+        wait_for(lambda: RunDir(run.run_dir).away() is not None, 60, "the controller is known to be away")
+        assert "the scheduler has not been reached since" in run.shell.run("status", f"run_dir={run.run_dir}").out
     finally:
         slurm.start_controller()
     # Not before its srun has what it needs of the controller.
@@ -43,7 +45,10 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
     text, _ = started.communicate(timeout=120)
     assert started.returncode == 0, text
     assert "the scheduler was not reached" in text
+    assert "the scheduler answers again" in text
     assert run.outcomes() == ["SUCCEEDED"]
+    assert run.by_length()["64"]["attempt"].endswith("attempt-01"), "what never arrived is no attempt"
+    assert len(run.events("reserved")) == 1
     run.audit()
 
 

@@ -22,10 +22,11 @@ from sweep.core.attempt import AttemptKey, JobReport, Phase
 from sweep.core.site import Site
 from sweep.core.spec import LaunchSpec, SlurmSpec
 from sweep.core.submission import Submission
-from sweep.ports import SchedulerError
+from sweep.ports import SchedulerError, SchedulerUnreachableError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
 NOW = 1795972932.0
+AWAY = "Unable to contact slurm controller (connect failure)"
 
 
 def golden(name: str) -> str:
@@ -40,7 +41,7 @@ def user_rows(**changes: str) -> str:
 
 @dataclass
 class FakeCommands:
-    """Answers by what is asked; None where asking fails."""
+    """Answers by what is asked; None where asking fails, AWAY where nobody is there to answer."""
 
     answers: dict[str, str | None] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -52,6 +53,8 @@ class FakeCommands:
         answer = self.answers.get(key, default)
         if answer is None:
             raise SchedulerError("no")
+        if answer is AWAY:
+            raise SchedulerUnreachableError(f"{command[0]} failed: {AWAY}")
         return answer
 
     def _key(self, command: list[str]) -> str:
@@ -287,17 +290,37 @@ def test_what_cannot_be_asked_is_none_and_the_rest_is_there() -> None:
 
 def test_a_controller_that_is_away_is_asked_once_and_what_it_said_before_still_counts() -> None:
     clock = Clock()
-    site, commands = site_of(clock=clock, config=None)
-    assert site.site() == Site()
+    site, commands = site_of(clock=clock, config=AWAY)
+    with pytest.raises(SchedulerUnreachableError) as raised:
+        site.site()
     assert commands.calls == ["config"]
+    for part in ("asked what the cluster allows", AWAY, "Nothing was submitted", "scontrol ping", "SLURM_CONF"):
+        assert part in str(raised.value), "what was asked, what is true, what to change"
     commands.answers = {}
     clock.time += ASK_AGAIN_S
     before = site.site()
-    commands.answers = {"config": None}
+    commands.answers = {"config": AWAY}
     commands.calls.clear()
     clock.time += FRESH_S
     assert site.site() == before
     assert commands.calls == ["config", "queue", "everyone"]
+
+
+@pytest.mark.parametrize(
+    ("away", "asked"),
+    [
+        ("partitions", ["config", "partitions"]),
+        ("reservations", ["config", "partitions", "reservations"]),
+        ("user", ["config", "partitions", "reservations", "user"]),
+    ],
+)
+def test_no_further_question_is_put_once_nobody_is_there_to_answer(away: str, asked: list[str]) -> None:
+    site, commands = site_of(**{away: AWAY})
+    facts = site.facts()
+    assert commands.calls == asked
+    assert facts.config is not None, "what was heard before it counts"
+    assert (facts.partitions is None) == (away == "partitions")
+    assert facts.qos is None
 
 
 def test_settings_are_asked_for_once_in_ten_minutes_and_the_queue_each_time() -> None:

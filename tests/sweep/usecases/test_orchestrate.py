@@ -5,8 +5,9 @@ import pytest
 from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError, Verdict
 from sweep.core.ledger import CancelRequested, Ended, Refused, Released, Reserved, Submitted
 from sweep.core.plan import ActionKind
+from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile
-from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
+from sweep.ports import SchedulerError, SchedulerUnreachableError, SubmissionRejectedError, SubmissionUncertainError
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import Crash, result_of, tiny_cell
 from tests.sweep.usecases.conftest import CLUSTER, World
@@ -496,3 +497,94 @@ def test_what_the_log_says_of_an_earlier_run_and_of_a_job_that_completed_does_no
     world.clock.sleep(CLUSTER.result_grace_s)
     orchestrator.step()
     assert [verdict.outcome for _, verdict in world.reporter.verdicts] == [Outcome.TRAINER_ERROR] * 2
+
+
+def _away() -> SchedulerUnreachableError:
+    return SchedulerUnreachableError("Unable to contact slurm controller (connect failure)")
+
+
+def test_what_never_arrived_is_handed_over_again_as_the_same_attempt(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    world.scheduler.submit_error = _away()
+    for _ in range(20):
+        orchestrator.step()
+        world.clock.sleep(CLUSTER.poll_interval_s)
+    assert not world.scheduler.by_name
+    assert [type(event) for event in world.ledger.events()] == [Reserved], "one reservation, no pile of attempts"
+    assert world.run_dir.away == (1_000_000.0, "Unable to contact slurm controller (connect failure)")
+    assert "not been reached since" in orchestrator.session.contact.describe()
+    world.scheduler.submit_error = None
+    world.clock.sleep(300)
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    assert world.scheduler.keys[job].attempt == 1
+    assert world.run_dir.away is None
+    assert "the scheduler answers again, after 500 s" in world.reporter.notes
+    world.finish(job)
+    assert exit_code(orchestrator.step()) == 0
+    assert [type(event) for event in world.ledger.events()] == [Reserved, Submitted, Ended]
+
+
+def test_what_seemed_never_to_arrive_and_is_there_by_its_name_is_adopted(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    world.scheduler.submit_error, world.scheduler.takes_it_all_the_same = _away(), True
+    orchestrator.step()
+    world.scheduler.submit_error = None
+    world.clock.sleep(10)
+    orchestrator.step()
+    assert len(world.scheduler.by_name) == 1
+    assert [type(event) for event in world.ledger.events()] == [Reserved, Submitted]
+
+
+def test_what_is_cancelled_before_it_arrives_is_never_submitted(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    world.scheduler.submit_error = _away()
+    orchestrator.step()
+    world.run_dir.requests["please"] = list(world.cells)
+    world.scheduler.submit_error = None
+    world.clock.sleep(10)
+    orchestrator.step()
+    now = orchestrator.step()
+    assert not world.scheduler.by_name
+    assert [action.kind for action in now.actions] == [ActionKind.HOLD]
+    assert [verdict.outcome for _, verdict in world.reporter.verdicts] == [Outcome.CANCELLED]
+
+
+def test_who_leaves_gives_back_what_never_arrived_and_the_next_submits_it_at_once(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    world.scheduler.submit_error = _away()
+    orchestrator.step()
+    orchestrator.leave()
+    assert [type(event) for event in world.ledger.events()] == [Reserved, Released]
+    world.scheduler.submit_error = None
+    world.orchestrator().step()
+    (job,) = world.scheduler.live_jobs()
+    assert world.scheduler.keys[job].attempt == 2
+    assert world.run_dir.away is None
+
+
+def test_a_scheduler_that_is_away_from_the_start_is_an_error_and_nothing_was_reserved(world: World) -> None:
+    world.scheduler.site_error = _away()
+    with pytest.raises(SchedulerUnreachableError):
+        world.orchestrator().step()
+    assert world.ledger.lines == []
+
+
+def test_a_scheduler_that_is_away_while_jobs_are_in_flight_is_waited_for(world: World) -> None:
+    world.policy = Policy(canary=False, max_concurrent_jobs=1)
+    world.orchestrator().step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.site_error = world.scheduler.poll_error = _away()
+    world.policy = Policy(canary=False)
+    heir = world.orchestrator()
+    heir.step()
+    assert len(world.scheduler.by_name) == 1
+    assert world.run_dir.away is not None
+    world.scheduler.site_error = world.scheduler.poll_error = None
+    world.finish(job)
+    heir.step()
+    assert len(world.scheduler.by_name) == 2
