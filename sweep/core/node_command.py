@@ -24,6 +24,8 @@ MARKER = "SWEEP_ATTEMPT"
 """Variable that every process of an attempt inherits; by it they are found when their launcher is gone."""
 NODE_RANK = "SWEEP_NODE_RANK"
 """Variable with the node's place in the job's node list; torchrun's GROUP_RANK differs: it sorts nodes by address."""
+EXITS_FILE = "exits.json"
+"""In the folder of torchrun's copies: how the ranks ended that failed (:mod:`sweep.launch.exits`)."""
 
 # What an enclosing torchrun leaves, beyond what a job inherits: PET_NNODES is the default of --nnodes, and so on.
 _TORCHRUN = re.compile(r"^PET_")
@@ -107,13 +109,15 @@ class Node:
             python: The interpreter.
             cell_file: Path of ``cell.json``.
             out_dir: Folder for the records.
-            log_dir: Folder for torchrun's copies of what the ranks print; to be removed afterwards.
+            log_dir: Folder for torchrun's copies of what the ranks print and for how they ended; to be removed
+                afterwards.
         """
         launch = self.submission.launch
         entry = (*launch.entry, "--cell", cell_file, "--out", out_dir)
         if launch.runner is Runner.DIRECT:
             return (python, *entry)
-        return (python, "-m", "torch.distributed.run", *self._torchrun_arguments(log_dir), *entry)
+        agent = ("-m", "sweep.launch.agent", f"{log_dir}/{EXITS_FILE}")
+        return (python, *agent, *self._torchrun_arguments(log_dir), *entry)
 
     def _torchrun_arguments(self, log_dir: str) -> tuple[str, ...]:
         timeout_s = self.submission.launch.join_timeout_s

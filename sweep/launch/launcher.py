@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.environment import relevant
-from sweep.core.record import ATTEMPT_FILE, CELL_FILE, AttemptFile, node_error, node_log, render_error
+from sweep.core.node_command import EXITS_FILE
+from sweep.core.record import ATTEMPT_FILE, CELL_FILE, AttemptFile, node_error, node_log, rank_error, render_error
 from sweep.core.sources import SOURCE_PACKAGES, hash_sources, is_source
 from sweep.core.spec import Runner
+from sweep.launch.exits import explain, explain_agent, read
 from sweep.launch.memory import oom_kills
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sweep.core.node_command import Node
+    from sweep.launch.exits import RankExit
     from sweep.launch.supervisor import Supervisor
 
 EXIT_REFUSED = 2
@@ -76,6 +79,7 @@ class Launcher:
         log_dir = tempfile.mkdtemp(prefix="sweep-")
         try:
             code = self._run(supervisor, log_dir)
+            exits = read(Path(log_dir) / EXITS_FILE)
         finally:
             shutil.rmtree(log_dir, ignore_errors=True)
         killed = (oom_kills() or 0) - (killed_before or 0)
@@ -84,6 +88,8 @@ class Launcher:
             self._report(ErrorClass.OOM_HOST, f"the kernel killed {killed} of its processes for want of host memory")
         elif supervisor.stopped_by is not None and code != 0:
             self._report(*_stopped(supervisor.stopped_by))
+        elif code != 0:
+            self._explain(code, exits, counts_kills=killed_before is not None)
         self._end(code, supervisor.stopped_by)
         return _exit_code(code, supervisor.stopped_by)
 
@@ -118,6 +124,15 @@ class Launcher:
             self._report(ErrorClass.EXCEPTION, f"{command[0]} cannot be started: {error}")
             return 127
 
+    def _explain(self, code: int, exits: list[RankExit], *, counts_kills: bool) -> None:
+        """Report what ranks could not: those that a signal ended, or that fell with their agent."""
+        program = "torchrun" if self._node.submission.launch.runner is Runner.TORCHRUN else "the entry"
+        found = explain(
+            exits, lambda rank: (self._folder / rank_error(rank)).exists(), counts_kills=counts_kills
+        ) or explain_agent(code, program, counts_kills=counts_kills)
+        if found is not None:
+            self._report(found.error_class, found.message, found.time)
+
     def _end(self, code: int, stopped_by: signal.Signals | None = None) -> None:
         self._record = replace(
             self._record, ended_at=time.time(), exit_code=code, stopped_by=stopped_by.name if stopped_by else ""
@@ -128,10 +143,11 @@ class Launcher:
         if self._node.node_rank == 0:
             publish(self._folder / ATTEMPT_FILE, self._record.render())
 
-    def _report(self, error_class: ErrorClass, message: str) -> None:
+    def _report(self, error_class: ErrorClass, message: str, at: float | None = None) -> None:
         print(f"launch: {message}", file=sys.stderr, flush=True)
         rank = self._node.node_rank
-        error = RankError(rank=None, node_rank=rank, time=time.time(), error_class=error_class, message=message)
+        caught_at = time.time() if at is None else at
+        error = RankError(rank=None, node_rank=rank, time=caught_at, error_class=error_class, message=message)
         publish(self._folder / node_error(rank), render_error(error))
 
 

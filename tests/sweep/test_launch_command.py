@@ -52,7 +52,7 @@ def environment(which: Node, environ: dict[str, str] | None = None, *, cores: in
 
 def test_every_node_starts_torchrun_and_torchrun_the_entry() -> None:
     command = words(node())
-    assert command[:3] == ("py", "-m", "torch.distributed.run")
+    assert command[:4] == ("py", "-m", "sweep.launch.agent", "logs/exits.json")
     assert command[-6:] == ("-m", "trainer", "--cell", "c.json", "--out", "out")
     assert (option(node(), "--nnodes"), option(node(), "--nproc-per-node")) == ("2", "4")
     assert option(node(), "--max-restarts") == "0"

@@ -1,0 +1,35 @@
+"""torchrun in this process, with how its ranks ended kept in a file: ``python -m sweep.launch.agent FILE OPTIONS...``.
+
+torchrun prints the exit code of a rank that a signal ended, and leaves it nowhere else. It is run by name: nothing of
+this package needs torch to be imported.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from sweep.launch.exits import RankExit, render
+from sweep.launch.launcher import publish
+
+
+def main() -> None:
+    """Run torchrun with the options that follow the file's name; it ends this process as it would its own."""
+    file = Path(sys.argv.pop(1))
+    try:
+        runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+    except Exception as error:
+        # torch.distributed.elastic's ChildFailedError: failures by global rank.
+        failures = getattr(error, "failures", None)
+        if isinstance(failures, dict):
+            exits = [
+                RankExit(rank=rank, exit_code=failure.exitcode, time=failure.timestamp)
+                for rank, failure in failures.items()
+            ]
+            publish(file, render(exits))
+        raise
+
+
+if __name__ == "__main__":
+    main()
