@@ -147,6 +147,11 @@ def bindings(facts: Sequence[RankFacts]) -> dict[str, dict[str, object]]:
     return {str(rank): asdict(fact.binding) for rank, fact in enumerate(facts) if fact.binding is not None}
 
 
+def node_order(facts: Sequence[RankFacts]) -> list[int]:
+    """The job's nodes in the order of their ranks: torchrun sorts nodes by their addresses as text (``n10``, ``n2``)."""
+    return list(dict.fromkeys(fact.node_rank for fact in facts))
+
+
 def _largest(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) else None

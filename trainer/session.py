@@ -88,6 +88,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                 extra={
                     "threads_per_rank": n_threads,
                     "data": data,
+                    "node_order": emit.node_order(facts),
                     "telemetry_by_rank": emit.readings(facts),
                     "binding_by_rank": emit.bindings(facts),
                     "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),

@@ -11,7 +11,7 @@ import pytest
 from sweep.core.record import RESULT_FILE, STEPS_FILE, Result, Step
 from tests.trainer.cells import cell, cell_file
 from trainer import emit
-from trainer.emit import RankFacts, RunFacts, build_result, merge_steps
+from trainer.emit import RankFacts, RunFacts, build_result, merge_steps, node_order
 from trainer.files import publish
 from trainer.loop import Observed
 from trainer.telemetry import ENERGY_SOURCE, WindowTelemetry
@@ -100,6 +100,10 @@ def test_memory_is_the_largest_and_unknown_if_one_is() -> None:
 
 def test_hosts_are_in_the_order_of_nodes() -> None:
     assert result_of(facts(host="b", node_rank=1), facts(host="a", node_rank=0)).hosts == ("a", "b")
+
+
+def test_the_order_of_ranks_over_nodes_is_kept() -> None:
+    assert node_order([facts(node_rank=node) for node in (0, 0, 9, 9, 1, 1)]) == [0, 9, 1]
 
 
 def test_more_ranks_than_devices_on_a_host_is_oversubscribed() -> None:
