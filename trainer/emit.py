@@ -148,7 +148,7 @@ def bindings(facts: Sequence[RankFacts]) -> dict[str, dict[str, object]]:
 
 
 def node_order(facts: Sequence[RankFacts]) -> list[int]:
-    """The job's nodes in the order of their ranks: torchrun sorts nodes by their addresses as text (``n10``, ``n2``)."""
+    """Nodes in the order of their ranks: torchrun sorts them by their addresses as text (``n10``, ``n2``)."""
     return list(dict.fromkeys(fact.node_rank for fact in facts))
 
 
