@@ -41,6 +41,25 @@ class SubmissionUncertainError(Exception):
     """Whether the scheduler took a submission is not known; it must be looked up by its name."""
 
 
+class Intent(Protocol):
+    """What a submission is looked for by: as its own file has it, or the ledger where that is damaged."""
+
+    @property
+    def name(self) -> str:
+        """The name that its job has."""
+        ...
+
+    @property
+    def created_at(self) -> float:
+        """Unix time before which it was not submitted."""
+        ...
+
+    @property
+    def tasks(self) -> tuple[AttemptKey, ...]:
+        """Attempts by array index."""
+        ...
+
+
 class Scheduler(Protocol):
     """Runs submissions as jobs."""
 
@@ -59,7 +78,7 @@ class Scheduler(Protocol):
         """
         ...
 
-    def find(self, submission: Submission) -> tuple[str, ...] | None:
+    def find(self, submission: Intent) -> tuple[str, ...] | None:
         """Job ids of a submission by its name; None where the scheduler has never heard of it.
 
         Raises:

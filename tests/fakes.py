@@ -11,10 +11,11 @@ from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings
 from sweep.core.device import Device
 from sweep.core.ledger import Event, parse_event, render_event
 from sweep.core.model import ModelShape
-from sweep.core.record import AttemptFile, CellFile, Progress, Result
+from sweep.core.record import AttemptFile, CellFile, Progress, RecordError, Result
 from sweep.core.site import UNLIMITED, Site
 from sweep.core.submission import Submission
 from sweep.core.sweep_file import SweepFile
+from sweep.ports import Intent
 
 TINY = ModelShape(name="tiny", n_layers=2, hidden=32, n_heads=4, n_kv_heads=2, ffn_hidden=64, vocab_size=128)
 CPU = Device(name="cpu", type="cpu")
@@ -121,6 +122,8 @@ class MemoryRunDirectory:
 
     content: SweepFile | None = None
     submissions: dict[str, Submission] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+    """What is wrong with submissions' files, by name."""
     cell_files: dict[AttemptKey, CellFile] = field(default_factory=dict)
     results: dict[AttemptKey, Result] = field(default_factory=dict)
     result_problems: dict[AttemptKey, str] = field(default_factory=dict)
@@ -148,6 +151,8 @@ class MemoryRunDirectory:
         return sorted(self.submissions)
 
     def submission(self, name: str) -> Submission:
+        if name in self.damaged:
+            raise RecordError(self.damaged[name])
         return self.submissions[name]
 
     def result(self, key: AttemptKey) -> tuple[Result | None, str]:
@@ -214,7 +219,7 @@ class FakeScheduler:
             raise self.submit_error
         return jobs
 
-    def find(self, submission: Submission) -> tuple[str, ...] | None:
+    def find(self, submission: Intent) -> tuple[str, ...] | None:
         return self.by_name.get(submission.name)
 
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:

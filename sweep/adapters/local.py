@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sweep.core.attempt import JobReport, Outcome
     from sweep.core.spec import ClusterSpec
     from sweep.core.submission import Submission
+    from sweep.ports import Intent
 
 LONGEST_GRACE_S = 7.0
 """Whatever grace a job was promised: Ctrl-C is to be over in ten seconds."""
@@ -91,7 +92,7 @@ class LocalScheduler:
         self._known().update({job.job_id: job for job in jobs})
         return job_ids(submission)
 
-    def find(self, submission: Submission) -> tuple[str, ...] | None:
+    def find(self, submission: Intent) -> tuple[str, ...] | None:
         """Job ids of a submission; what a crash left of one that was half written is removed."""
         ids = job_ids(submission)
         if self._files.has(ids[0]):

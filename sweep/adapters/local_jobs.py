@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sweep.core.submission import Submission
+    from sweep.ports import Intent
 
 LOCAL_DIR = "local"
 HOST = "127.0.0.1"
@@ -142,7 +143,7 @@ class LocalJob:
         )
 
 
-def job_ids(submission: Submission) -> tuple[str, ...]:
+def job_ids(submission: Intent) -> tuple[str, ...]:
     """Ids of a submission's jobs."""
     return tuple(f"{submission.name}.{index}" for index in range(len(submission.tasks)))
 

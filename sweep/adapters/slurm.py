@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sweep.core.site import Site
     from sweep.core.spec import SlurmSpec
     from sweep.core.submission import Submission
+    from sweep.ports import Intent
 
 _LOG_END_BYTES = 65_536
 _JOB_ID = re.compile(r"\d+(_\d+)?")
@@ -99,7 +100,7 @@ class SlurmScheduler:
         except CommandTimeoutError as error:
             raise SubmissionUncertainError(str(error)) from error
 
-    def find(self, submission: Submission) -> tuple[str, ...] | None:
+    def find(self, submission: Intent) -> tuple[str, ...] | None:
         """Ids of a submission's jobs by its name, from the queue or else from accounting.
 
         None only says that neither knows it now: accounting lags behind the end of a job, and without accounting

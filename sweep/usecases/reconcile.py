@@ -20,14 +20,13 @@ from sweep.core.blame import Blame
 from sweep.core.history import AttemptState
 from sweep.core.ledger import CancelRequested, Ended, Released, Submitted
 from sweep.core.record import RecordError
-from sweep.ports import SchedulerError
+from sweep.ports import SchedulerError, SchedulerUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sweep.core.attempt import RankError, Verdict
     from sweep.core.record import AttemptFile
-    from sweep.core.submission import Submission
     from sweep.usecases.session import Session
 
 _LOOK_UP_GRACE_S = 60.0
@@ -47,6 +46,15 @@ class _Sightings:
 
     def forget(self, name: str) -> None:
         self.since.pop(name, None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Intent:
+    """A submission as the ledger has it (:class:`sweep.ports.Intent`)."""
+
+    name: str
+    created_at: float
+    tasks: tuple[AttemptKey, ...]
 
 
 class Reconciler:
@@ -196,7 +204,10 @@ class Reconciler:
         result, problem = session.run_dir.result(attempt.key)
         launched = session.run_dir.attempt_file(attempt.key)
         errors = session.run_dir.errors(attempt.key)
-        report = self._with_last_words(attempt, report, launched) if result is None else report
+        if result is None:
+            report = self._with_last_words(attempt, report, launched)
+            if launched is None:
+                problem = problem or self._submission_problem(attempt)
         evidence = Evidence(
             has_result=result is not None,
             result_problem=problem,
@@ -222,6 +233,14 @@ class Reconciler:
         )
         self._write_blame(attempt.key, verdict, blamed)
         session.reporter.ended(attempt.key, verdict)
+
+    def _submission_problem(self, attempt: AttemptState) -> str:
+        """Why a job that began could not know what to run; empty where that is no reason."""
+        try:
+            self._session.run_dir.submission(attempt.submission)
+        except (OSError, RecordError) as error:
+            return f"its submission's file is damaged: {error}"
+        return ""
 
     def _with_last_words(self, attempt: AttemptState, report: JobReport, launched: AttemptFile | None) -> JobReport:
         """The report, or where it does not say why a job ended, what the scheduler wrote of that into the job's log."""
@@ -273,38 +292,51 @@ class Reconciler:
         )
 
     def _look_up_unknown(self) -> None:
-        """Submissions whose job ids were never recorded: a crash, or sbatch timed out after it was heard."""
-        unknown = {a.submission for a in self._session.history.in_flight() if a.job_id is None}
-        for name in sorted(unknown - self._session.contact.waiting.keys()):
+        """Submissions whose job ids were never recorded: a crash, or sbatch timed out after it was heard.
+
+        They are looked for by what the ledger has of them: a damaged file is then no reason to wait for ever.
+        """
+        session = self._session
+        unknown = {a.submission: None for a in session.history.in_flight() if a.job_id is None}
+        for name in sorted(unknown.keys() - session.contact.waiting.keys()):
+            states = session.history.submissions[name]
+            tasks = tuple(state.key for state in states)
+            intent = _Intent(name=name, created_at=states[0].reserved_at, tasks=tasks)
             try:
-                submission = self._session.run_dir.submission(name)
-                jobs = self._session.scheduler.find(submission) or self._jobs_that_began(submission)
-            except (OSError, RecordError) as error:
-                self._session.reporter.note(f"submission {name} cannot be looked up: its file is damaged ({error})")
-                continue
+                jobs = session.scheduler.find(intent) or self._jobs_that_began(tasks)
             except SchedulerError as error:
-                self._session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
-                self._session.not_reached(error)
+                session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
+                if isinstance(error, SchedulerUnreachableError):
+                    session.not_reached(error)
                 continue
             if jobs is not None:
-                self._session.record(Submitted(time=self._session.clock.now(), submission=name, jobs=jobs))
-                self._session.reporter.submitted(submission, jobs)
+                self._adopt(name, jobs)
             elif self._never_arrived(name):
                 reason = "it never reached the scheduler"
-                self._session.record(Released(time=self._session.clock.now(), submission=name, reason=reason))
-                self._session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
+                session.record(Released(time=session.clock.now(), submission=name, reason=reason))
+                session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
 
-    def _jobs_that_began(self, submission: Submission) -> tuple[str, ...] | None:
+    def _adopt(self, name: str, jobs: tuple[str, ...]) -> None:
+        """Take up jobs that are there; those that cannot read their submission's file end by themselves."""
+        session = self._session
+        session.record(Submitted(time=session.clock.now(), submission=name, jobs=jobs))
+        try:
+            session.reporter.submitted(session.run_dir.submission(name), jobs)
+        except (OSError, RecordError) as error:
+            shown = ", ".join(jobs)
+            session.reporter.note(f"submission {name} is job {shown}; its file is damaged: {error}")
+
+    def _jobs_that_began(self, tasks: Sequence[AttemptKey]) -> tuple[str, ...] | None:
         """Ids by what the jobs themselves have written: a scheduler without accounting soon forgets what is over."""
-        for index, key in enumerate(submission.tasks):
+        for index, key in enumerate(tasks):
             launched = self._session.run_dir.attempt_file(key)
             if launched is None:
                 continue
-            if len(submission.tasks) == 1:
+            if len(tasks) == 1:
                 return (launched.job_id,)
             base, _, task = launched.job_id.rpartition("_")
             if base and task == str(index):
-                return tuple(f"{base}_{number}" for number in range(len(submission.tasks)))
+                return tuple(f"{base}_{number}" for number in range(len(tasks)))
         return None
 
     def _never_arrived(self, name: str) -> bool:

@@ -66,6 +66,29 @@ def test_killed_between_sbatch_and_its_record_where_nothing_remembers_the_job_it
     run.audit(by_sacct=False)
 
 
+def test_a_submission_file_that_is_damaged_before_its_job_id_is_known_loses_and_doubles_nothing(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """32 has read it before; 64 waits meanwhile, and cannot."""
+    run = fault_run(
+        slurm, tmp_path, "damaged", "nodes=1", "seq_len=[32,64]", "policy.canary=false", shell=DyingShell,
+        lost_after_s=4, site={"max_concurrent_jobs": 1}, seconds=3,
+    )  # fmt: skip
+    assert run.with_env(DIES_BEFORE="2").shell.run(*run.words).code == 137
+    run.job_of(32)
+    (file,) = run.run_dir.glob("submissions/*.json")
+    file.write_text(file.read_text()[:100])
+    done = run.shell.run(*run.words)
+    assert done.code == 1, done.err
+    assert "its file is damaged" in done.err
+    assert run.by_length()["32"]["status"] == "measured"
+    assert run.by_length()["64"]["status"] == "trainer_error"
+    assert "its submission's file is damaged" in run.by_length()["64"]["reason"]
+    again = run.shell.run(*run.words, "retry=[TRAINER_ERROR]")
+    assert again.code == 0, again.err
+    run.audit()
+
+
 def test_the_second_of_two_orchestrators_stops_and_a_successor_of_a_killed_one_takes_over(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:

@@ -58,7 +58,13 @@ def _content() -> SweepFile:
         devices={"cpu": CPU},
         cells={KEY.cell_id: CELL},
         points=(Point(axes={"nodes": 1}, cell_id=KEY.cell_id),),
-        rejections=(Rejection(axes={"nodes": 3}, rule="exclude", reason="nodes == 3"),),
+        rejections=(
+            Rejection(
+                axes={"nodes": 3, "gpus_per_node": 1, "seq_len": 32, "sequences_per_gpu": "1"},
+                rule="exclude",
+                reason="nodes == 3",
+            ),
+        ),
     )
 
 

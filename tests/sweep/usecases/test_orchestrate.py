@@ -8,7 +8,7 @@ from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile
 from sweep.ports import SchedulerError, SchedulerUnreachableError, SubmissionRejectedError, SubmissionUncertainError
-from sweep.usecases.orchestrate import exit_code
+from sweep.usecases.orchestrate import Orchestrator, exit_code
 from tests.fakes import Crash, result_of, tiny_cell
 from tests.sweep.usecases.conftest import CLUSTER, World
 
@@ -588,3 +588,61 @@ def test_a_scheduler_that_is_away_while_jobs_are_in_flight_is_waited_for(world: 
     world.finish(job)
     heir.step()
     assert len(world.scheduler.by_name) == 2
+
+
+def _uncertain(world: World, *, taken: bool) -> Orchestrator:
+    """Two equal cells went out as an array, sbatch timed out, and then the submission's file was damaged."""
+    cells = [tiny_cell(nodes=1), tiny_cell(nodes=1, seq_len=64)]
+    world.cells = {cell_id(cell): cell for cell in cells}
+    orchestrator = world.orchestrator()
+    world.scheduler.submit_error = SubmissionUncertainError("Socket timed out on send/recv operation")
+    world.scheduler.takes_it_all_the_same = taken
+    orchestrator.step()
+    world.scheduler.submit_error = None
+    (name,) = world.run_dir.submissions
+    world.run_dir.damaged[name] = "submission is not whole JSON"
+    return orchestrator
+
+
+def test_a_submission_whose_file_is_damaged_is_adopted_by_what_the_ledger_knows_of_it(world: World) -> None:
+    orchestrator = _uncertain(world, taken=True)
+    orchestrator.step()
+    (submitted,) = _events(world, Submitted)
+    assert submitted.jobs == tuple(world.scheduler.live_jobs())
+    assert any("its file is damaged: submission is not whole JSON" in note for note in world.reporter.notes)
+    measured, lost = submitted.jobs
+    world.finish(measured)
+    # Its launcher could not read what to run.
+    world.scheduler.say(lost, "FAILED", exit_code=2, nodes=("n1",))
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    now = orchestrator.step()
+    assert [action.kind for action in now.actions] == [ActionKind.DONE, ActionKind.GIVE_UP]
+    assert "its submission's file is damaged: submission is not whole JSON" in now.actions[1].reason
+    assert len(world.scheduler.by_name) == 1
+
+
+def test_one_that_never_arrived_is_released_although_its_file_is_damaged(world: World) -> None:
+    orchestrator = _uncertain(world, taken=False)
+    for _ in range(10):
+        orchestrator.step()
+        world.clock.sleep(CLUSTER.poll_interval_s)
+    assert len(_events(world, Released)) == 1
+    jobs = world.scheduler.live_jobs()
+    assert [world.scheduler.keys[job].attempt for job in jobs] == [2, 2]
+
+
+def test_one_that_the_scheduler_has_forgotten_is_known_by_what_its_jobs_wrote_although_its_file_is_damaged(
+    world: World,
+) -> None:
+    orchestrator = _uncertain(world, taken=True)
+    jobs = world.scheduler.live_jobs()
+    _launched(world, jobs[0])
+    for job in jobs:
+        world.finish(job)
+    world.scheduler.by_name.clear()
+    world.scheduler.states.clear()
+    now = orchestrator.step()
+    assert now.is_over
+    assert exit_code(now) == 0
+    assert world.scheduler.by_name == {}
