@@ -31,7 +31,9 @@ _PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel|scontrol|sinfo|sacctmgr):
 _TRANSIENT = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|reset|timed out)|zero bytes|standby mode"
     r"|problem talking to the database|unable to connect to database|sending persistconn|broken pipe|send failure"
-    r"|receive failure|temporarily un|transport endpoint",
+    r"|receive failure|temporarily un|transport endpoint"
+    # No cluster is found, or it does not let this process in: as good as away.
+    r"|configuration source|unable to resolve|munge|authentication error",
     re.IGNORECASE,
 )
 # squeue says these, prints nothing, and exits with 0: taken for an answer, they would make every job look gone.

@@ -14,7 +14,7 @@ from sweep.adapters.slurm_commands import CommandMissingError, SlurmCommands, ar
 from sweep.core.attempt import ABSENT, SLURM_STATES, AttemptKey, JobReport, Outcome, Phase
 from sweep.core.spec import LaunchSpec, SlurmSpec
 from sweep.core.submission import Submission
-from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
+from sweep.ports import SchedulerError, SchedulerUnreachableError, SubmissionRejectedError, SubmissionUncertainError
 
 NOW = 1795970834.0
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -488,3 +488,18 @@ def test_words_go_into_as_few_command_lines_as_they_fit_in() -> None:
     assert [word for chunk in chunks for word in chunk] == words
     assert max(len(chunk) for chunk in chunks) == 10
     assert list(argument_chunks([])) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fetch_config: DNS SRV lookup failed\nscontrol: error: Could not establish a configuration source",
+        'error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"',
+        "slurm_load_ctl_conf error: Protocol authentication error",
+        'error: get_addr_info: getaddrinfo() failed: Name or service not known\nerror: Unable to resolve "head"',
+    ],
+)
+def test_a_command_that_finds_no_cluster_says_that_nobody_is_there(slurm: FakeSlurm, words: str) -> None:
+    slurm.answers("squeue", err=words, code=1)
+    with pytest.raises(SchedulerUnreachableError):
+        slurm.scheduler().poll(["42"], since=NOW)
