@@ -112,7 +112,7 @@ class Watching:
         """Show where it stands."""
         if snapshot.is_over:
             return
-        listed = statuses(self._content, self._session.history, self._session.run_dir)
+        listed = statuses(self._content, self._session.history, self._session.run_dir, snapshot.actions)
         running = [status for status in listed if status.state == "running"]
         if self._live is not None:
             from rich.text import Text

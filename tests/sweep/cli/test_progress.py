@@ -16,6 +16,7 @@ from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile, Progress
 from sweep.core.series import SeriesKind, SeriesSpec
 from sweep.core.sweep_file import SweepFile
+from sweep.ports import SchedulerUnreachableError
 from sweep.usecases.orchestrate import Orchestrator
 from tests.fakes import CPU, tiny_cell
 from tests.sweep.usecases.conftest import World
@@ -91,3 +92,24 @@ def test_the_next_retry_is_told() -> None:
         if "later" in line:
             break
     assert f"{screen.world.scheduler.keys[job].cell_id} later: NODE_FAIL: retry 1 of" in line
+
+
+def test_cells_of_earlier_commands_in_the_same_run_directory_are_not_counted() -> None:
+    screen = Screen()
+    other = tiny_cell(nodes=4)
+    whole = replace(
+        screen.watching._content,
+        cells={**screen.world.cells, cell_id(other): other},
+        points=(*screen.watching._content.points, Point(axes={"nodes": 4}, cell_id=cell_id(other))),
+    )
+    screen.watching = Watching(Console(file=screen.text, width=200), whole, screen.orchestrator.session)
+    assert screen.look().startswith("2 repeats: 2 queued; ")
+
+
+def test_a_scheduler_that_is_away_is_told_with_its_time() -> None:
+    screen = Screen()
+    screen.world.scheduler.submit_error = SchedulerUnreachableError("connect failure")
+    line = screen.look()
+    assert "1 queued, 1 to be submitted" in line
+    assert "the scheduler has not been reached since 1970-01-12" in line
+    assert "(connect failure)" in line
