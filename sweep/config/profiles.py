@@ -10,6 +10,7 @@ from sweep.config.keys import check_fields, fit
 from sweep.core.attempt import OUTCOME_RULES, Outcome, OutcomeRule
 from sweep.core.cell import Precision, build, convert_value
 from sweep.core.device import Device
+from sweep.core.environment import is_secret
 from sweep.core.model import ModelShape
 from sweep.core.policy import Policy
 from sweep.core.spec import ClusterSpec
@@ -106,6 +107,13 @@ def _check_cluster(found: ClusterSpec) -> None:
     for key in ("result_grace_s", "lost_after_s", "hang_grace_s"):
         if getattr(found, key) < 0:
             raise ConfigError(f"cluster.{key}={getattr(found, key)} is negative. Give 0 or more.")
+    for name in found.launch.environment:
+        if is_secret(name):
+            raise ConfigError(
+                f"cluster.launch.environment.{name} sounds like a secret, and would be written into the run directory. "
+                "Leave it out: export it where the sweep is started (jobs inherit it), or read it from a file of your "
+                "own in a line of cluster.slurm.setup."
+            )
     first, last = found.launch.port_range
     if not 1024 <= first <= last <= 65535:
         raise ConfigError(f"cluster.launch.port_range=[{first},{last}] is not a range of ports within 1024 to 65535.")

@@ -36,12 +36,25 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not _INHERITED.search(name) or name in _KEPT_OF_INHERITED}
 
 
+# A whole word of the name, so that TOKENIZERS_PARALLELISM and MAX_TOKENS are none.
+_HOLDS_SECRET = re.compile(
+    r"(?:^|_)(?:TOKEN|API_?KEY|ACCESS_KEY|SECRET|CREDENTIALS?|COOKIE|JWT)(?:_|$)|(?:PASSWORD|PASSWD|PASSPHRASE)(?:_|$)",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"\w+")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name holds what must not be written down."""
+    return _HOLDS_SECRET.search(name) is not None
+
+
 _ASSIGNMENT = re.compile(r"^(\+*[\w.@/-]+)=(.+)$", re.DOTALL)
 
 
 def redacted_text(word: str) -> str:
-    """A word of a command line; the value of ``name=value`` is redacted where the name sounds like a secret."""
+    """A word of a command line; the value of ``name=value`` is redacted where a name in it sounds like a secret."""
     match = _ASSIGNMENT.match(word)
-    if match is None or not _SECRET.search(match[1]):
+    if match is None or not (_SECRET.search(match[1]) or any(map(is_secret, _WORD.findall(match[2])))):
         return word
     return f"{match[1]}={REDACTED}"

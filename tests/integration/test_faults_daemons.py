@@ -85,7 +85,7 @@ def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: SlurmUnderTes
     )
     # Worse: the queue forgets every job at its end.
     run = run.in_the_way("squeue", FORGETFUL)
-    done = run.shell.run(*run.words)
+    done = run.shell.run(*run.words, timeout_s=90)
     assert done.code == 1, done.err
     assert run.calls("sacct") == 0
     table = run.by_length()

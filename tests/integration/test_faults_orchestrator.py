@@ -108,5 +108,7 @@ def test_the_second_of_two_orchestrators_stops_and_a_successor_of_a_killed_one_t
     codes = sorted(heir.returncode for heir in heirs)
     # The later one finds the run held, or, once the other has finished, all done.
     assert codes in ([0, 2], [0, 0]), texts
+    refused = [text for heir, text in zip(heirs, texts, strict=True) if heir.returncode == 2]
+    assert all("which is running a sweep in it" in text for text in refused), "it never held the run"
     assert len(run.jobs()) == 2
     run.audit()

@@ -261,3 +261,11 @@ def test_a_mistake_in_a_trainers_file_is_named_with_its_file(own):
     message = refusal(WEAK, LOCAL, "trainer=mine", own=own)
     assert "mine.yaml" in message
     assert "Did you mean steps?" in message
+
+
+def test_a_secret_among_the_variables_of_a_job_is_refused_because_it_would_be_written_down(own):
+    message = refusal(WEAK, LOCAL, "+cluster.launch.environment={HF_TOKEN: hf_abcdefgh}")
+    assert "launch.environment.HF_TOKEN" in message
+    assert "hf_abcdefgh" not in message
+    for part in ("would be written into the run directory", "export it where the sweep is started"):
+        assert part in message

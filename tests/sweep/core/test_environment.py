@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.environment import REDACTED, redacted_text, relevant, scrubbed
+from sweep.core.environment import REDACTED, is_secret, redacted_text, relevant, scrubbed
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,12 @@ def test_the_rest_stays_and_so_does_the_way_to_the_controller(name: str) -> None
     [
         ("trainer.api_token=abc", f"trainer.api_token={REDACTED}"),
         ("+cluster.slurm.sbatch.password=a=b\nc", f"+cluster.slurm.sbatch.password={REDACTED}"),
+        ("+cluster.launch.environment={HF_TOKEN: hf_abc}", f"+cluster.launch.environment={REDACTED}"),
+        ("cluster.slurm.setup=['export WANDB_API_KEY=abc']", f"cluster.slurm.setup={REDACTED}"),
+        (
+            "cluster.launch.environment={TOKENIZERS_PARALLELISM: 0}",
+            "cluster.launch.environment={TOKENIZERS_PARALLELISM: 0}",
+        ),
         ("nodes=[1,2]", "nodes=[1,2]"),
         ("--token", "--token"),
         ("token=", "token="),
@@ -101,3 +107,15 @@ def test_the_rest_stays_and_so_does_the_way_to_the_controller(name: str) -> None
 )
 def test_the_value_of_a_secret_override_is_redacted(word: str, shown: str) -> None:
     assert redacted_text(word) == shown
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "GIT_PASSWD", "token"]
+)
+def test_a_variable_that_holds_a_secret_is_known_by_its_name(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "KEYBOARD", "XAUTHORITY", "MAX_TOKENS"])
+def test_one_that_only_sounds_like_it_may_be_set(name: str) -> None:
+    assert not is_secret(name)
