@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from sweep.core.blame import Blame
     from sweep.core.history import AttemptState, History
     from sweep.core.sweep_file import SweepFile
+    from sweep.ports import RunDirectory
 
 
-def attempts_as_json(cell_id: str, content: SweepFile, history: History) -> list[dict[str, object]]:
-    """Every attempt at a cell, with the evidence that its outcome rests on."""
+def attempts_as_json(
+    cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory
+) -> list[dict[str, object]]:
+    """Every attempt at a cell, with the evidence that its outcome rests on, or how far it is."""
     found = []
     for repeat in range(1, content.repeats + 1):
         for attempt in history.of(cell_id, repeat).attempts:
-            found.append(_as_data(attempt))
+            found.append({**_as_data(attempt), "running": _running(attempt, run_dir)})
     return found
 
 
@@ -44,9 +47,25 @@ def _as_data(attempt: AttemptState) -> dict[str, object]:
     }
 
 
-def print_attempts(console: Console, cell_id: str, content: SweepFile, history: History) -> None:
+def _running(attempt: AttemptState, run_dir: RunDirectory) -> dict[str, object] | None:
+    """What the launcher and the trainer of an attempt in flight have said; None before its launcher began."""
+    launched = run_dir.attempt_file(attempt.key) if attempt.in_flight else None
+    if launched is None:
+        return None
+    progress = run_dir.progress(attempt.key)
+    return {
+        "since": launched.started_at,
+        "nodes": list(launched.hosts),
+        "restart": launched.restart,
+        "step": None if progress is None else progress.step,
+        "steps": None if progress is None else progress.steps,
+        "tokens_per_s": None if progress is None else progress.tokens_per_s,
+    }
+
+
+def print_attempts(console: Console, cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory) -> None:
     """Every attempt at a cell: when, where, how it ended, and the evidence in the order in which it decides."""
-    for attempt in attempts_as_json(cell_id, content, history):
+    for attempt in attempts_as_json(cell_id, content, history, run_dir):
         title = f"repeat {attempt['repeat']} attempt {attempt['attempt']}: {attempt['outcome'] or attempt['state']}"
         console.print(f"[bold]{title}[/bold]", highlight=False)
         for name, text in _facts(attempt):
@@ -65,6 +84,7 @@ def _facts(attempt: Mapping[str, object]) -> list[tuple[str, str]]:
         ("decided", _when(attempt["ended_at"])),
         ("used", "" if not isinstance(used, int | float) else f"{used / 3600:,.3f} GPU-hours"),
         ("folder", str(attempt["directory"])),
+        *_running_facts(attempt["running"]),
     ]
     if not evidence:
         return facts
@@ -78,6 +98,17 @@ def _facts(attempt: Mapping[str, object]) -> list[tuple[str, str]]:
         ("exit code", "" if evidence.get("exit_code") is None else str(evidence["exit_code"])),
         ("blamed", ", ".join(evidence.get("blamed") or [])),
         *(("error file", _error(error)) for error in evidence.get("errors") or []),
+    ]
+
+
+def _running_facts(running: object) -> list[tuple[str, str]]:
+    if not isinstance(running, dict):
+        return []
+    restart = f", restart {running['restart']}" if running["restart"] else ""
+    speed = "" if running["tokens_per_s"] is None else f", {running['tokens_per_s']:,.0f} tokens/s"
+    return [
+        ("running", f"since {_when(running['since'])} on {', '.join(running['nodes'])}{restart}"),
+        ("step", "" if running["step"] is None else f"{running['step']} of {running['steps']}{speed}"),
     ]
 
 

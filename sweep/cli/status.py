@@ -34,7 +34,7 @@ def main(asked: Arguments) -> int:
         return _nodes(asked, content)
     history, problems = read_history(run_dir)
     if asked.cells:
-        _attempts(asked, content, history)
+        _attempts(asked, content, history, run_dir)
     else:
         _cells(asked, content, history, run_dir)
     _, err = consoles()
@@ -74,16 +74,18 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)
 
 
-def _attempts(asked: Arguments, content: SweepFile, history: History) -> None:
+def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
     out, _ = consoles()
     cells = cells_named(asked.cells, content)
     if asked.as_json:
-        found = [{"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history)} for cell in cells]
+        found = [
+            {"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history, run_dir)} for cell in cells
+        ]
         print(json.dumps({"cells": found}))
         return
     for cell in cells:
         out.print(f"cell {cell}", highlight=False)
-        evidence.print_attempts(out, cell, content, history)
+        evidence.print_attempts(out, cell, content, history, run_dir)
 
 
 def _nodes(asked: Arguments, content: SweepFile) -> int:

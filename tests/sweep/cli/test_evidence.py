@@ -1,0 +1,33 @@
+"""What ``status CELL`` shows of an attempt that is not over."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from sweep.cli.evidence import attempts_as_json, print_attempts
+from sweep.core.record import AttemptFile, Progress
+from tests.sweep.cli.test_progress import Screen, _content
+
+
+def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None:
+    screen = Screen()
+    screen.look()
+    world = screen.world
+    (key, *_) = (world.scheduler.keys[job] for job in world.scheduler.live_jobs())
+    history, content = screen.orchestrator.session.history, _content(world)
+    (waiting,) = attempts_as_json(key.cell_id, content, history, world.run_dir)
+    assert (waiting["state"], waiting["running"]) == ("in flight", None)
+    world.run_dir.attempt_files[key] = AttemptFile(
+        key=key, restart=1, job_id="1", hosts=("node3", "node7"), pid=7, started_at=1_000_100.0
+    )
+    world.run_dir.progresses[key] = Progress(step=3, steps=6, time=2.0, tokens_per_s=1234.0)
+    (shown,) = attempts_as_json(key.cell_id, content, history, world.run_dir)
+    assert shown["running"] == {
+        "since": 1_000_100.0, "nodes": ["node3", "node7"], "restart": 1, "step": 3, "steps": 6, "tokens_per_s": 1234.0,
+    }  # fmt: skip
+    text = io.StringIO()
+    print_attempts(Console(file=text, width=200), key.cell_id, content, history, world.run_dir)
+    assert "on node3, node7, restart 1" in text.getvalue()
+    assert "3 of 6, 1,234 tokens/s" in text.getvalue()
