@@ -15,6 +15,7 @@ from sweep.core.record import LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
 if TYPE_CHECKING:
     from sweep.adapters.run_dir import RunDir
     from sweep.cli.args import Arguments
+    from sweep.core.history import AttemptState
 
 _FOLLOW_EVERY_S = 0.5
 
@@ -23,17 +24,16 @@ def main(asked: Arguments) -> int:
     """Print the logs of a cell's attempt."""
     run_dir = find_run_dir(asked)
     key = _attempt(asked, run_dir)
-    folder = Path(run_dir.path, attempt_dir(key))
-    reader = _Reader(folder)
-    printed = reader.print_new()
+    reader = _Reader(run_dir, key)
+    attempt = _state(run_dir, key)
+    printed = reader.print_new(attempt)
     if not printed and not asked.follow:
-        early = sorted(Path(run_dir.path, SUBMISSION_LOGS_DIR).glob("*"))
-        where = f" What jobs printed before that is in {early[0].parent}." if early else ""
-        print(f"{key} has printed nothing.{where}", file=sys.stderr)
-    while asked.follow and not _is_over(run_dir, key):
+        print(f"{key} has printed nothing.", file=sys.stderr)
+    while asked.follow and attempt is not None and attempt.in_flight:
         time.sleep(_FOLLOW_EVERY_S)
-        reader.print_new()
-    reader.print_new(last=True)
+        attempt = _state(run_dir, key)
+        reader.print_new(attempt)
+    reader.print_new(attempt, last=True)
     return OK
 
 
@@ -52,24 +52,30 @@ def _attempt(asked: Arguments, run_dir: RunDir) -> AttemptKey:
     return AttemptKey(cell_id=cell, repeat=asked.repeat, attempt=number)
 
 
-def _is_over(run_dir: RunDir, key: AttemptKey) -> bool:
+def _state(run_dir: RunDir, key: AttemptKey) -> AttemptState | None:
     history, _ = read_history(run_dir)
-    attempt = history.attempt(key)
-    return attempt is None or not attempt.in_flight
+    return history.attempt(key)
 
 
 class _Reader:
-    """Prints what is new in the log files below a folder, each line after its node's name."""
+    """Prints what is new in the logs of an attempt: each line after ``job`` or its node's name.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    Args:
+        run_dir: The run directory.
+        key: The attempt.
+    """
+
+    def __init__(self, run_dir: RunDir, key: AttemptKey) -> None:
+        """Nothing printed yet."""
+        self._root = Path(run_dir.path)
+        self._folder = self._root / attempt_dir(key)
         self._offsets: dict[Path, int] = {}
         self._rests: dict[Path, bytes] = {}
 
-    def print_new(self, *, last: bool = False) -> int:
+    def print_new(self, attempt: AttemptState | None, *, last: bool = False) -> int:
         """Print whole lines (at the last time, what is left too); gives their number."""
         count = 0
-        for path in sorted(self._folder.rglob(LOG_GLOB)):
+        for path, name in self._files(attempt):
             with path.open("rb") as file:
                 file.seek(self._offsets.get(path, 0))
                 data = self._rests.get(path, b"") + file.read()
@@ -77,9 +83,21 @@ class _Reader:
             *lines, self._rests[path] = data.split(b"\n")
             if last and self._rests[path]:
                 lines.append(self._rests.pop(path))
-            name = path.relative_to(self._folder).with_suffix("").as_posix()
             for line in lines:
                 sys.stdout.write(f"{name} | {line.decode(errors='replace')}\n")
             count += len(lines)
         sys.stdout.flush()
         return count
+
+    def _files(self, attempt: AttemptState | None) -> list[tuple[Path, str]]:
+        """First what the job itself printed (set-up lines, Slurm's words for its end), then its nodes."""
+        nodes = [
+            (path, path.relative_to(self._folder).with_suffix("").as_posix())
+            for path in sorted(self._folder.rglob(LOG_GLOB))
+        ]
+        if attempt is None or attempt.job_id is None:
+            return nodes
+        # Slurm's name for it, and that of the processes of this machine.
+        starts = (f"{attempt.submission}-{attempt.job_id}.", f"{attempt.job_id}.")
+        own = sorted(path for path in (self._root / SUBMISSION_LOGS_DIR).glob("*") if path.name.startswith(starts))
+        return [*((path, "job") for path in own), *nodes]

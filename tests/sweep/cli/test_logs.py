@@ -1,0 +1,57 @@
+"""``logs CELL``: what an attempt's nodes printed, and before it the job itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweep.adapters.ledger_file import LedgerFile
+from sweep.adapters.run_dir import RunDir
+from sweep.cli.main import main
+from sweep.core.attempt import AttemptKey
+from sweep.core.cell import cell_id
+from sweep.core.ledger import Reserved, Submitted
+from sweep.core.record import LEDGER_FILE, attempt_dir
+from tests.fakes import tiny_cell
+from tests.sweep.cli.test_progress import _content
+from tests.sweep.usecases.conftest import World
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Path, str]:
+    """A run of one attempt, task 1 of an array; gives its folder and its cell."""
+    cell = tiny_cell()
+    made = RunDir(tmp_path / "run")
+    made.create()
+    made.publish_sweep_file(_content(World(cells={cell_id(cell): cell})))
+    key = AttemptKey(cell_id=cell_id(cell), repeat=1, attempt=1)
+    other = AttemptKey(cell_id="0" * 16, repeat=1, attempt=1)
+    ledger = LedgerFile(tmp_path / "run" / LEDGER_FILE)
+    ledger.append(Reserved(time=1.0, submission="weak-x", tasks=(other, key), gpu_hours=1.0, gpus=1))
+    ledger.append(Submitted(time=2.0, submission="weak-x", jobs=("42_0", "42_1")))
+    (tmp_path / "run" / attempt_dir(key)).mkdir(parents=True)
+    return tmp_path / "run", key.cell_id
+
+
+def test_what_the_job_printed_before_its_launcher_began_comes_first(
+    run: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, cell = run
+    logs = folder / "submissions" / "logs"
+    (logs / "weak-x-42_1.log").write_text("module: command not found\n")
+    (logs / "weak-x-42_0.log").write_text("another task's\n")
+    (logs / "weak-x.sh").write_text("the script\n")
+    assert main(["logs", cell, f"run_dir={folder}"]) == 0
+    assert capsys.readouterr().out == "job | module: command not found\n"
+    (folder / attempt_dir(AttemptKey(cell_id=cell, repeat=1, attempt=1)) / "node-0.log").write_text("[rank0]: hello\n")
+    assert main(["logs", cell, f"run_dir={folder}"]) == 0
+    assert capsys.readouterr().out == "job | module: command not found\nnode-0 | [rank0]: hello\n"
+
+
+def test_an_attempt_that_printed_nothing_says_so(run: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, cell = run
+    assert main(["logs", cell, f"run_dir={folder}"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{cell}/1/1 has printed nothing" in said.err
