@@ -1,4 +1,4 @@
-"""Driver for torchrun: what real ranks hold and need, by torch's own memory tracker (no test by itself).
+"""Driver for torchrun: what real ranks hold, need and send, by torch's own trackers (no test by itself).
 
 torchrun ... tests/trainer/measured_memory.py CELLS.json OUT.json
 """
@@ -6,10 +6,13 @@ torchrun ... tests/trainer/measured_memory.py CELLS.json OUT.json
 from __future__ import annotations
 
 import json
+import math
 import os
+import pickle
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,7 +32,29 @@ def held_bytes(tensors: Iterable[torch.Tensor | None]) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def measure(cell: Cell, ranks: Ranks) -> dict[str, int]:
+def recorded() -> list[dict[str, Any]]:
+    """Collectives that torch's flight recorder has seen so far."""
+    core: Any = torch._C._distributed_c10d
+    entries: list[dict[str, Any]] = pickle.loads(core._dump_fr_trace())["entries"]
+    return entries
+
+
+def sent(entries: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Number and bytes of collectives by kind: of each its larger side."""
+    found: dict[str, tuple[int, int]] = {}
+    for entry in entries:
+        kind = entry["profiling_name"].partition(":")[2].partition(" ")[0]
+        sides = [
+            sum(math.prod(size) for size in entry[f"{side}_sizes"]) * getattr(torch, dtype.lower()).itemsize
+            for side in ("input", "output")
+            for dtype in set(entry[f"{side}_dtypes"])
+        ]
+        count, n_bytes = found.get(kind, (0, 0))
+        found[kind] = (count + 1, n_bytes + max(sides, default=0))
+    return found
+
+
+def measure(cell: Cell, ranks: Ranks) -> dict[str, Any]:
     model = session.build(cell, devices.claim("cpu", ranks.local_rank), ranks)
     parameters = list(model.parameters())
     optimizer = ShardedAdamW(parameters, cell.trainer, model.distinct, model.tp)
@@ -39,8 +64,10 @@ def measure(cell: Cell, ranks: Ranks) -> dict[str, int]:
     tracker._mod_tracker.register_user_hooks = lambda *hooks: None  # type: ignore[method-assign]  # left out
     tracker.track_external(*model.stages)
     gradients = 0
+    n_before = 0
     with tracker:
         for _ in range(2):
+            n_before = len(recorded()) if ranks.world_size > 1 else 0
             model.run(torch.ones(n_sequences, cell.seq_len + 1, dtype=torch.long))
             gradients = held_bytes(parameter.grad for parameter in parameters)
             optimizer.step()
@@ -51,6 +78,7 @@ def measure(cell: Cell, ranks: Ranks) -> dict[str, int]:
         "gradients": gradients,
         "optimizer": held_bytes(state),
         "peak": peak["Total"],
+        "sent": sent(recorded()[n_before:]) if ranks.world_size > 1 else {},
     }
 
 

@@ -65,10 +65,10 @@ TWO = {
 
 
 @pytest.mark.torchrun
-def test_what_two_real_ranks_hold_is_found_exactly_and_their_peak_nearly(tmp_path: Path) -> None:
+def test_what_two_real_ranks_hold_and_send_is_found_exactly_and_their_peak_nearly(tmp_path: Path) -> None:
     given, out = tmp_path / "cells.json", tmp_path / "out.json"
     given.write_text(json.dumps({name: cell_to_json(made) for name, made in TWO.items()}))
-    done = torchrun(2, str(DRIVER), str(given), str(out))
+    done = torchrun(2, str(DRIVER), str(given), str(out), TORCH_FR_BUFFER_SIZE="20000")
     assert done.returncode == 0, done.stderr
     for rank, measured in enumerate(json.loads(out.read_text())):
         for name, made in TWO.items():
@@ -76,6 +76,20 @@ def test_what_two_real_ranks_hold_is_found_exactly_and_their_peak_nearly(tmp_pat
             assert found.problem == "", name
             assert found.state_by_kind == {kind: real[kind] for kind in found.state_by_kind}, (name, rank)
             assert found.peak_memory_bytes == pytest.approx(real["peak"], rel=PEAK_TOLERANCE), (name, rank)
+            assert_sent(found, real["sent"], name)
+
+
+def assert_sent(found: Preflight, recorded: dict[str, list[int]], name: str) -> None:
+    """Compare a step's collectives with what torch's flight recorder saw of a real one; it does not see p2p on gloo."""
+    reduced = [item for item in found.collectives if item.op in ("all_reduce", "reduce_scatter")]
+    gathered = [item for item in found.collectives if item.op == "all_gather"]
+    # gloo scatters by reducing everything.
+    assert [sum(item.count for item in reduced), sum(item.bytes for item in reduced)] == recorded["all_reduce"], name
+    n_gathers, n_bytes = recorded.get("all_gather", [0, 0])
+    assert sum(item.count for item in gathered) == n_gathers, name
+    if name.startswith("fsdp"):
+        # Of a gather into a list, as tp and cp make it, the recorder keeps the size of one part.
+        assert sum(item.bytes for item in gathered) == n_bytes, name
 
 
 LAYOUTS = {
