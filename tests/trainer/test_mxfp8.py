@@ -7,6 +7,7 @@ process as their blocks of tokens do (seen: 3e-3 of the loss).
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from typing import Any
 
@@ -135,3 +136,26 @@ def test_a_cell_of_thousands_of_ranks_is_examined_in_it() -> None:
     found = examine(many, rank=2047, is_cuda=True)
     assert found.problem == ""
     assert found.notes == ("mxfp8: products are emulated, which takes more for a moment",)
+
+
+FIVE_DIMENSIONS = Parallelism(dp_replicate=2, dp_shard=2, cp=2, tp=2, pp=2, schedule=Schedule.ONE_F_ONE_B)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["mxfp8", "tensorwise", "rowwise"])
+def test_with_all_dimensions_at_once_the_rules_let_it_through_and_the_trainer_builds_and_steps_it(recipe: str) -> None:
+    pytest.importorskip(mxfp8.MODULE)
+    made = mx(
+        32,
+        device="b200-180gb",
+        parallelism=FIVE_DIMENSIONS,
+        micro_batch=1,
+        seq_len=64,
+        activation_checkpointing=Checkpointing.SELECTIVE,
+        reshard_after_forward=True,
+    )
+    if recipe != "mxfp8":
+        settings = dataclasses.replace(made.trainer, float8_recipe=recipe)
+        made = dataclasses.replace(made, precision=Precision.FLOAT8, trainer=settings)
+    assert violations(made) == []
+    assert examine(made, rank=31, is_cuda=True).problem == ""
