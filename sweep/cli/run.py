@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.lease import Lease
+from sweep.adapters.lease import Lease, LeaseLostError
 from sweep.adapters.run_dir import RunDir
 from sweep.cli import views
 from sweep.cli.common import (
+    BAD_USAGE,
     INTERRUPTED,
     NOT_WATCHED,
     CommandError,
@@ -82,7 +83,11 @@ def main(asked: Arguments) -> int:
             except KeyboardInterrupt:
                 return _interrupted(session, err)
             except OSError as error:
+                _notify(spec, run_dir, err, NOT_WATCHED, problem=f"the run directory cannot be used: {error}")
                 return _unusable(run_dir, error)
+            except LeaseLostError as error:
+                _notify(spec, run_dir, err, BAD_USAGE, problem=str(error))
+                raise
             finally:
                 scheduler.close()
     return _finish(spec, snapshot, run_dir, err)
@@ -171,20 +176,31 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) 
             err.print(f"{action.kind.value} {action.cell_id}: {action.reason}", highlight=False, markup=False)
     if spec.tables:
         make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)
-    if spec.notify:
-        _notify(spec, snapshot, run_dir, err)
+    _notify(spec, run_dir, err, exit_code(snapshot), snapshot=snapshot)
     return exit_code(snapshot)
 
 
-def _notify(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) -> None:
+def _notify(
+    spec: SweepSpec,
+    run_dir: RunDir,
+    err: Console,
+    code: int,
+    *,
+    snapshot: Snapshot | None = None,
+    problem: str = "",
+) -> None:
     """Tell the user's own command how the run ended: one JSON object on its standard input, no shell in between."""
-    holes = [action for action in snapshot.actions if action.kind is not ActionKind.DONE]
+    if not spec.notify:
+        return
+    actions = () if snapshot is None else snapshot.actions
+    holes = [action for action in actions if action.kind is not ActionKind.DONE]
     news = {
         "grid": spec.grid.name,
         "cluster": spec.cluster.name,
         "run_dir": run_dir.path,
-        "exit_code": exit_code(snapshot),
-        "counts": {kind.value: count for kind, count in snapshot.counts().items()},
+        "exit_code": code,
+        "problem": problem,
+        "counts": {} if snapshot is None else {kind.value: count for kind, count in snapshot.counts().items()},
         "holes": [{"cell": action.cell_id, "repeat": action.repeat, "reason": action.reason} for action in holes],
     }
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -118,7 +119,10 @@ def test_a_file_system_that_turns_read_only_stops_the_sweep_and_later_it_goes_on
 def test_a_run_directory_deleted_under_a_sweep_stops_it_and_nothing_is_submitted_any_more(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    run = fault_run(slurm, tmp_path, "deleted", "nodes=1", "seq_len=[32,64]", "tables=false", seconds=3)
+    told = tmp_path / "told.json"
+    run = fault_run(
+        slurm, tmp_path, "deleted", "nodes=1", "seq_len=[32,64]", "tables=false", f"notify=[tee,{told}]", seconds=3
+    )
     started = run.shell.start(*run.words)
     run.wait_running()
     names = run.names()
@@ -127,6 +131,7 @@ def test_a_run_directory_deleted_under_a_sweep_stops_it_and_nothing_is_submitted
     text, _ = started.communicate(timeout=90)
     assert started.returncode == 2, text
     assert "Traceback" not in text
+    assert "is now held by nobody" in json.loads(told.read_text())["problem"], "whoever is not there is told"
     assert not run.run_dir.exists() or not any(run.run_dir.glob("submissions/*.json")), "it is not made anew"
     shutil.rmtree(run.run_dir, ignore_errors=True)
 
