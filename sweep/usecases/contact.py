@@ -18,7 +18,7 @@ class Contact:
         away_since: Unix time of the first question in a row that was not heard; None: the last one was.
         words: What that one came to.
         was_reached: Whether it ever answered this process.
-        waiting: Submissions that certainly did not arrive, by name: they are handed over again, as they are.
+        waiting: Submissions that certainly were not taken (it was away, or full), by name: they are handed over again.
     """
 
     away_since: float | None = None

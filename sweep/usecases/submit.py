@@ -50,6 +50,7 @@ class Submitter:
         self._session = session
         self._not_before = 0.0
         self._delay_s = _FIRST_DELAY_S
+        self._most_tasks = LARGEST_ARRAY
 
     def submit(self, actions: Iterable[Action], site: Site) -> int:
         """Submit the actions that start an attempt; gives the number of jobs that the scheduler took."""
@@ -103,7 +104,7 @@ class Submitter:
         for action in actions:
             key = AttemptKey(cell_id=action.cell_id, repeat=action.repeat, attempt=action.attempt)
             groups.setdefault(self._shape(action, bad, site), []).append(key)
-        most = min(LARGEST_ARRAY, site.max_array_tasks or LARGEST_ARRAY)
+        most = min(self._most_tasks, site.max_array_tasks or LARGEST_ARRAY)
         for shape, keys in groups.items():
             for start in range(0, len(keys), most):
                 yield shape, tuple(keys[start : start + most])
@@ -171,8 +172,7 @@ class Submitter:
             jobs = session.scheduler.submit(submission)
         except SubmissionRejectedError as error:
             if error.is_transient:
-                session.record(Released(time=session.clock.now(), submission=name, reason=str(error)))
-                return self._back_off(f"the scheduler takes no more jobs for now: {error}")
+                return self._full(submission, error)
             session.record(Refused(time=session.clock.now(), submission=name, reason=str(error)))
             session.reporter.note(f"the scheduler refused {name}: {error}")
             return True
@@ -184,12 +184,23 @@ class Submitter:
         self._taken(submission, jobs)
         return True
 
+    def _full(self, submission: Submission, error: SubmissionRejectedError) -> bool:
+        """Wait for room; an array may be larger than a limit that nobody could ask for, and is halved."""
+        session, name = self._session, submission.name
+        if len(submission.tasks) == 1:
+            session.contact.waiting[name] = submission
+        else:
+            self._most_tasks = len(submission.tasks) // 2
+            session.record(Released(time=session.clock.now(), submission=name, reason=str(error)))
+        return self._back_off(f"the scheduler takes no more jobs for now: {error}")
+
     def _taken(self, submission: Submission, jobs: tuple[str, ...]) -> None:
         session = self._session
         session.contact.waiting.pop(submission.name, None)
         session.record(Submitted(time=session.clock.now(), submission=submission.name, jobs=jobs))
         session.reporter.submitted(submission, jobs)
         self._delay_s = _FIRST_DELAY_S
+        self._most_tasks = min(2 * self._most_tasks, LARGEST_ARRAY)
 
     def _unreached(self, submission: Submission, error: SchedulerError) -> bool:
         """Keep what certainly did not arrive: it is the same attempt that is handed over later."""
@@ -202,7 +213,7 @@ class Submitter:
         session = self._session
         for name in list(session.contact.waiting):
             del session.contact.waiting[name]
-            reason = "the scheduler was not reached before the run was left"
+            reason = "it could not be handed over before the run was left"
             session.record(Released(time=session.clock.now(), submission=name, reason=reason))
 
     def _back_off(self, text: str) -> bool:

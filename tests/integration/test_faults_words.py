@@ -27,6 +27,8 @@ CUT_SHORT = NTH.format(name="squeue") + (
 ERROR_WITH_0 = NTH.format(name="squeue") + (
     r'[ $n -gt 6 ] && exec "$REAL" "$@"; echo "squeue: error: Invalid user: 0" >&2; exit 0'
 )
+# Nor does it know a job from the first moment on.
+LATE_AND_FORGETFUL = NTH.format(name="squeue") + f"[ $n -le 8 ] && exit 0; {FORGETFUL}"
 EMPTY_AT_FIRST = NTH.format(name="sacct") + r'[ $n -gt 5 ] && exec "$REAL" "$@"; exit 0'
 STALE_AT_FIRST = (
     NTH.format(name="sacct") + r'"$REAL" "$@" | { [ $n -gt 5 ] && cat || sed -E "s/\|COMPLETED\|/|RUNNING|/"; }'
@@ -39,7 +41,7 @@ STALE_AT_FIRST = (
         pytest.param({"squeue": UNKNOWN_WORD}, id="unknown-state"),
         pytest.param({"squeue": CUT_SHORT, "sacct": "exit 0"}, id="array-row-cut-short"),
         pytest.param({"squeue": ERROR_WITH_0, "sacct": "exit 0"}, id="error-with-exit-0"),
-        pytest.param({"squeue": FORGETFUL, "sacct": EMPTY_AT_FIRST}, id="sacct-empty-at-first"),
+        pytest.param({"squeue": LATE_AND_FORGETFUL, "sacct": EMPTY_AT_FIRST}, id="sacct-empty-at-first"),
         pytest.param({"squeue": FORGETFUL, "sacct": STALE_AT_FIRST}, id="sacct-lags-behind"),
     ],
 )
@@ -48,7 +50,7 @@ def test_odd_words_delay_a_sweep_and_change_nothing_of_it(
 ) -> None:
     """One cell ends without a result, so that the scheduler's word on it is needed."""
     # Where the queue says something of every job, none is absent for a moment: the first absence would be the last.
-    lost_after_s = 20 if ways["squeue"] == FORGETFUL else 0
+    lost_after_s = {FORGETFUL: 3, LATE_AND_FORGETFUL: 20}.get(ways["squeue"], 0)
     run = fault_run(
         slurm, tmp_path, "words", *CELLS, plan={"64": "no_result"}, seconds=1, result_grace_s=1.0,
         lost_after_s=lost_after_s,
@@ -59,4 +61,6 @@ def test_odd_words_delay_a_sweep_and_change_nothing_of_it(
     assert done.code == 1, done.err
     assert sorted(run.outcomes()) == ["SUCCEEDED", "SUCCEEDED", "TRAINER_ERROR"]
     assert len(run.jobs()) == 3, "nothing is submitted again"
+    (failed,) = [event for event in run.events("ended") if event["outcome"] == "TRAINER_ERROR"]
+    assert failed["evidence"]["state"] == "COMPLETED", "Slurm's word was waited for"  # type: ignore[index]  # JSON
     run.audit(by_sacct=False)

@@ -7,9 +7,10 @@ from sweep.core.ledger import CancelRequested, Ended, Refused, Released, Reserve
 from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile
+from sweep.core.submission import Submission
 from sweep.ports import SchedulerError, SchedulerUnreachableError, SubmissionRejectedError, SubmissionUncertainError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
-from tests.fakes import Crash, result_of, tiny_cell
+from tests.fakes import Crash, FakeScheduler, result_of, tiny_cell
 from tests.sweep.usecases.conftest import CLUSTER, World
 
 from sweep.core.cell import cell_id  # isort: skip
@@ -240,7 +241,7 @@ def test_a_submit_limit_holds_cells_back_and_later_takes_them(world: World) -> N
     (job,) = world.scheduler.live_jobs()
     world.finish(job)
     assert exit_code(orchestrator.step()) == 0
-    assert len(_events(world, Released)) == 1
+    assert len(_events(world, Reserved)) == 1
 
 
 def test_a_submission_that_was_taken_although_sbatch_timed_out_is_found_by_name_and_not_doubled(world: World) -> None:
@@ -646,3 +647,43 @@ def test_one_that_the_scheduler_has_forgotten_is_known_by_what_its_jobs_wrote_al
     assert now.is_over
     assert exit_code(now) == 0
     assert world.scheduler.by_name == {}
+
+
+class _TakesThree(FakeScheduler):
+    """Takes three jobs at a time, and says of no limit before it is hit."""
+
+    def submit(self, submission: Submission) -> tuple[str, ...]:
+        if len(self.live_jobs()) + len(submission.tasks) > 3:
+            raise SubmissionRejectedError("QOSMaxSubmitJobPerUserLimit", is_transient=True)
+        return super().submit(submission)
+
+
+def test_a_limit_that_cannot_be_asked_for_is_found_by_halves_and_leaves_no_pile_of_attempts(world: World) -> None:
+    cells = [tiny_cell(nodes=1, seq_len=32 * number) for number in range(1, 13)]
+    world.cells = {cell_id(cell): cell for cell in cells}
+    world.scheduler = _TakesThree()
+    orchestrator = world.orchestrator()
+    for _ in range(400):
+        if orchestrator.step().is_over:
+            break
+        for job in world.scheduler.live_jobs():
+            world.finish(job)
+        world.clock.sleep(CLUSTER.poll_interval_s)
+    assert exit_code(orchestrator.snapshot()) == 0
+    assert max(key.attempt for key in world.scheduler.keys.values()) <= 4
+    assert max(len(jobs) for jobs in world.scheduler.by_name.values()) > 1, "not one by one"
+
+
+def test_a_full_queue_is_waited_for_by_the_same_attempt(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    world.scheduler.submit_error = SubmissionRejectedError("QOSMaxSubmitJobPerUserLimit", is_transient=True)
+    for _ in range(100):
+        orchestrator.step()
+        world.clock.sleep(CLUSTER.poll_interval_s)
+    assert world.run_dir.away is None, "it is there, and full"
+    world.scheduler.submit_error = None
+    world.clock.sleep(300)
+    orchestrator.step()
+    assert [key.attempt for key in world.scheduler.keys.values()] == [1]
+    assert [type(event) for event in world.ledger.events()] == [Reserved, Submitted]
