@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MODULE = "torchao.prototype.moe_training.mxfp8_linear"
 """Where torchao has it; from version 0.18 on."""
+KERNELS = "torchao.prototype.mx_formats.kernels"
 
 
 class MXFP8Linear(Linear):
@@ -56,6 +57,12 @@ def _on_parts(product: Product, x: DTensor, weight: DTensor) -> torch.Tensor:
         device_mesh=x.device_mesh,
     )
     return cast("torch.Tensor", local(x, weight))
+
+
+def has_kernels() -> bool:
+    """Whether torchao has its own kernels for this torch; without them the first backward pass on a GPU would fail."""
+    # Told by a private name: where a later version has none, the run finds out.
+    return bool(getattr(importlib.import_module(KERNELS), "_mxfp8_cuda_kernels_available", True))
 
 
 def convert(model: Llama, *, is_emulated: bool) -> None:

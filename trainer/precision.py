@@ -54,6 +54,11 @@ def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
             f"precision={cell.precision} needs {needed}, which is not installed here. Install the extra `float8` with "
             "a recent torchao, or choose another precision."
         )
+    if cell.precision is Precision.MXFP8 and not mxfp8.has_kernels():
+        raise Refusal(
+            f"precision=mxfp8 needs torchao's kernels, which are for CUDA 12.8 or newer; torch here is "
+            f"{torch.__version__}. Install a torch for it, or choose another precision."
+        )
 
 
 def _is_installed(module: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from sweep.core.rules import violations
 from tests.trainer.cells import cell
 from tests.trainer.parity import Shown, run_layouts
 from tests.trainer.test_preflight import examine
-from trainer import mxfp8, precision
+from trainer import mxfp8
 from trainer.model import build_on_meta
 from trainer.precision import check, convert
 from trainer.refusal import Refusal
@@ -111,10 +112,22 @@ def test_values_are_rounded_in_all_three_products() -> None:
 def test_a_gpu_that_has_it_is_let_through_and_one_that_has_not_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(precision, "_is_installed", lambda module: True)
+    monkeypatch.setattr(mxfp8, "has_kernels", lambda: True)
     check(mx(), [B200])
     with pytest.raises(Refusal, match=r"needs compute capability 10\.0 or more; NVIDIA H100 80GB HBM3 has 9\.0"):
         check(mx(), [B200, H100])
+
+
+def test_a_torch_for_which_torchao_has_no_kernels_is_refused_and_not_found_out_in_the_backward_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels = pytest.importorskip(mxfp8.KERNELS)
+    assert kernels._mxfp8_cuda_kernels_available in (True, False)
+    monkeypatch.setattr(kernels, "_mxfp8_cuda_kernels_available", False)
+    with pytest.raises(Refusal, match=f"mxfp8 needs torchao's kernels.*; torch here is {re.escape(torch.__version__)}"):
+        check(mx(), [B200])
+    monkeypatch.setattr(kernels, "_mxfp8_cuda_kernels_available", True)
+    check(mx(), [B200])
 
 
 def no_torchao(name: str) -> None:
