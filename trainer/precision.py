@@ -61,6 +61,11 @@ def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
         )
 
 
+def uses_torchao(cell: Cell) -> bool:
+    """Whether a cell's matrix products are torchao's."""
+    return cell.precision in _MADE_OF
+
+
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None

@@ -83,6 +83,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                     device_name=emit.device_name(facts),
                     sources=versions.source_hash(),
                     data=f"sha256:{data['sha256']}" if data else None,
+                    uses_torchao=precision.uses_torchao(cell),
                 ),
                 environment=relevant(os.environ),
                 extra={

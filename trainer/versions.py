@@ -28,6 +28,7 @@ def versions(driver: str | None) -> dict[str, str | None]:
         "cudnn": _cudnn(),
         "nccl": _nccl(),
         "driver": driver,
+        "torchao": _package("torchao"),
         "nvidia-ml-py": _package("nvidia-ml-py"),
     }
 
@@ -66,14 +67,23 @@ def hash_sources(folders: Iterable[Path]) -> str:
 
 
 def fingerprint_fields(
-    found: Mapping[str, str | None], *, device_name: str, sources: str, data: str | None
+    found: Mapping[str, str | None], *, device_name: str, sources: str, data: str | None, uses_torchao: bool
 ) -> dict[str, str | None]:
-    """What a fingerprint covers; ``data`` is the hash of a token file, whose path alone is in the cell."""
+    """What a fingerprint covers.
+
+    Args:
+        found: Versions.
+        device_name: The devices' name.
+        sources: Hash of the trainer's sources.
+        data: Hash of a token file, whose path alone is in the cell; None for synthetic tokens.
+        uses_torchao: Whether matrix products are torchao's; its version changes no other number.
+    """
     return {
         **{name: found.get(name) for name in ("torch", "cuda", "nccl", "driver")},
         "device_name": device_name,
         "trainer_source_hash": sources,
         "data": data,
+        "torchao": found.get("torchao") if uses_torchao else None,
     }
 
 

@@ -36,7 +36,7 @@ def facts(**changes: object) -> RankFacts:
 
 
 def run_facts() -> RunFacts:
-    covered = fingerprint_fields(VERSIONS, device_name="NVIDIA H100", sources="abc", data=None)
+    covered = fingerprint_fields(VERSIONS, device_name="NVIDIA H100", sources="abc", data=None, uses_torchao=False)
     return RunFacts(
         file=FILE,
         restart=2,
@@ -153,18 +153,20 @@ def test_only_known_readings_are_kept_by_rank() -> None:
 
 
 def test_the_fingerprint_covers_what_changes_a_number_and_no_more() -> None:
-    def of(**changes: str) -> str:
+    def of(*, uses_torchao: bool = False, **changes: str) -> str:
         return fingerprint(
             fingerprint_fields(
                 {**VERSIONS, **changes},
                 device_name=changes.get("device_name", "H100"),
                 sources=changes.get("sources", "abc"),
                 data=changes.get("data"),
+                uses_torchao=uses_torchao,
             )
         )
 
     assert len(of()) == 12
-    assert of() == of(python="3.13.0")
+    assert of() == of(python="3.13.0") == of(torchao="0.19")
+    assert of(uses_torchao=True) != of(uses_torchao=True, torchao="0.19")
     for changed in ("torch", "cuda", "nccl", "driver", "device_name", "sources", "data"):
         assert of(**{changed: "other"}) != of(), changed
 
