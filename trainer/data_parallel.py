@@ -6,11 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer.exchange import exchange_gradients
 from trainer.precision import COMPUTE_DTYPE
 
 if TYPE_CHECKING:
@@ -99,6 +101,8 @@ def _wrap(model: Llama, cell: Cell, mesh: Mesh, data: DeviceMesh) -> None:
         groups.append(model.head)
     wrap(model, reshard=cell.reshard_after_forward)
     if mesh.shard is not None:
+        if dist.get_backend(mesh.shard.get_group()) == "gloo":
+            exchange_gradients(groups)
         _prefetch(model, groups, forward=cell.trainer.forward_prefetch, backward=cell.trainer.backward_prefetch)
 
 

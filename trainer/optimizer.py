@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import get_total_norm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from sweep.core.cell import TrainerSettings
     from trainer.precision import LossScale
+
+# What torch.nn.utils.clip_grads_with_norm_ adds to the norm.
+_NORM_EPS = 1e-6
 
 
 class ShardedAdamW:
@@ -73,16 +76,21 @@ class ShardedAdamW:
         if self._loss_scale is not None:
             self._loss_scale.unscale([local.grad for local in self._locals if local.grad is not None])
         norm = self._global_norm()
-        if self._max_norm > 0:
-            clip_grads_with_norm_(self._locals, self._max_norm, norm)
         self._warm_up()
+        # The fused kernel divides by it as it reads each gradient, which saves a pass over all of them.
+        self._adamw.grad_scale = self._excess(norm)  # type: ignore[attr-defined]  # not declared by torch
         if self._loss_scale is None:
             self._adamw.step()
         else:
             self._loss_scale.step(self._adamw, norm)
+        self._adamw.grad_scale = None  # type: ignore[attr-defined]  # not declared by torch
         self._n_steps += 1
         self._drop_gradients()
         return norm
+
+    def _excess(self, norm: torch.Tensor) -> torch.Tensor | None:
+        """By what gradients are divided so that their norm is at most the largest; None where there is no limit."""
+        return ((norm + _NORM_EPS) / self._max_norm).clamp(min=1.0) if self._max_norm > 0 else None
 
     def _warm_up(self) -> None:
         if self._n_steps < self._lr_warmup_steps:
@@ -100,7 +108,7 @@ class ShardedAdamW:
             if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
                 if _is_partial_sum(parameter, gradient):
                     summed_later.append(_local(gradient))
-                else:
+                elif gradient.placements != parameter.placements:
                     # FSDP lays a gradient out as its parameter; without it DTensor leaves the embedding's whole.
                     gradient = gradient.redistribute(placements=parameter.placements)
             local.grad = None if gradient is None else _local(gradient)

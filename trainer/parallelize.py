@@ -19,6 +19,7 @@ from trainer.compilation import compile_blocks, overlap_tensor_parallel
 from trainer.context import positions_of, split_attention
 from trainer.data_parallel import micro_batch_scope, shard_or_replicate, with_ddp
 from trainer.init import materialize
+from trainer.loss import piece_on
 from trainer.model import Llama, build_on_meta
 from trainer.passes import Held, InTurn, Pipelined, ShareOfLoss
 from trainer.precision import COMPUTE_DTYPE, LossScale, convert, with_scales
@@ -165,7 +166,7 @@ def _held(cell: Cell, mesh: Mesh | None, device: torch.device) -> Held:
 
 def _share_of_loss(cell: Cell, scale: LossScale | None) -> ShareOfLoss:
     n_tokens = cell.tokens_per_step // (cell.parallelism.data_ranks * cell.parallelism.cp)
-    return ShareOfLoss(n_tokens=n_tokens, scale=scale)
+    return ShareOfLoss(n_tokens=n_tokens, piece=piece_on(cell.device), scale=scale)
 
 
 def _loss_scope(mesh: Mesh | None) -> Callable[[], contextlib.AbstractContextManager[object]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import DTensor
 
-from trainer.model import token_loss_sum
+from trainer.loss import token_loss_sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,14 +47,20 @@ class ShareOfLoss:
 
     Each micro-batch's summed loss is divided by the tokens of the whole step on this rank, and reduction averages over
     ranks of equal share: the gradient is that of the mean over the tokens of the global batch, however they are split.
+
+    Attributes:
+        n_tokens: Tokens of the step on this rank.
+        piece: Values that the loss is computed from at once (:func:`trainer.loss.piece_on`).
+        scale: What gradients are multiplied by; None where the format needs none.
     """
 
     n_tokens: int
+    piece: int
     scale: LossScale | None = None
 
     def __call__(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The part, as a plain tensor."""
-        total = token_loss_sum(logits, targets)
+        total = token_loss_sum(logits, targets, piece=self.piece)
         # In this order: a pipeline's backward pass wants to cut the loss off its graph, which a view would refuse.
         loss = (total.to_local() if isinstance(total, DTensor) else total) / self.n_tokens
         return loss if self.scale is None else self.scale.scaled(loss)

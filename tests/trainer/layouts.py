@@ -45,10 +45,10 @@ def weights_hash(model: Parallelized) -> str:
     return hashlib.sha256(json.dumps(merged, sort_keys=True).encode()).hexdigest()
 
 
-# Under the names of torch 2.13 and of earlier versions.
+# Under the names of torch 2.13 and of earlier versions. Over gloo gradients are exchanged (trainer/exchange.py).
 COLLECTIVES = {
     "gather": ("all_gather_single", "all_gather_into_tensor"),
-    "reduce": ("reduce_scatter_single", "reduce_scatter_tensor"),
+    "reduce": ("all_to_all_single",),
 }
 
 

@@ -13,7 +13,8 @@ from sweep.core.cell import Checkpointing
 from tests.trainer.cells import UNEVEN
 from trainer.checkpointing import checkpoint_blocks
 from trainer.init import fill_parameters
-from trainer.model import Llama, build_on_meta, token_loss_sum
+from trainer.loss import token_loss_sum
+from trainer.model import Llama, build_on_meta
 
 
 class Operations(TorchDispatchMode):

@@ -62,7 +62,7 @@ def test_gradients_are_scaled_to_the_largest_norm(asked: float) -> None:
     seen: list[torch.Tensor] = []
     settings = dataclasses.replace(cell().trainer, grad_clip=asked)
     optimizer = ShardedAdamW([weight], settings)
-    optimizer._adamw.register_step_pre_hook(
+    optimizer._adamw.register_step_post_hook(
         lambda *_: seen.append(weight.grad.clone() if weight.grad is not None else weight)
     )
     norm = optimizer.step()
@@ -96,7 +96,7 @@ def test_the_learning_rate_warms_up_to_its_peak_and_stays() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = ShardedAdamW([weight], settings)
     rates: list[float] = []
-    optimizer._adamw.register_step_pre_hook(lambda *_: rates.append(optimizer._adamw.param_groups[0]["lr"]))
+    optimizer._adamw.register_step_post_hook(lambda *_: rates.append(optimizer._adamw.param_groups[0]["lr"]))
     for _ in range(6):
         weight.grad = torch.ones(1)
         optimizer.step()

@@ -9,7 +9,8 @@ from torch import nn
 from sweep.core.model import ModelShape
 from tests.trainer.cells import UNEVEN
 from trainer.init import fill_parameters
-from trainer.model import Llama, build_on_meta, rope_table, rotate, token_loss_sum
+from trainer.loss import token_loss_sum
+from trainer.model import Llama, build_on_meta, rope_table, rotate
 
 
 def shape(name: str, *sizes: int) -> ModelShape:

@@ -13,7 +13,8 @@ import torch
 
 from sweep.core.model import ModelShape
 from tests.trainer.test_model import built, shape
-from trainer.model import Llama, token_loss_sum
+from trainer.loss import token_loss_sum
+from trainer.model import Llama
 
 pytestmark = pytest.mark.slow
 
