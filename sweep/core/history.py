@@ -223,6 +223,8 @@ def _refused(history: History, event: Refused) -> None:
 
 def _released(history: History, event: Released) -> None:
     for state in _attempts_of(history, event):
+        if state.job_id is None and state.outcome is Outcome.CANCELLED:
+            continue  # the user's word on one task of an array; the others did not happen
         if state.job_id is not None or state.outcome is not None:
             history.problems.append(f"attempt {state.key} did happen, yet was released")
             continue

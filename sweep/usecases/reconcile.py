@@ -311,7 +311,7 @@ class Reconciler:
                 continue
             if jobs is not None:
                 self._adopt(name, jobs)
-            elif self._never_arrived(name):
+            elif self._never_arrived(name) and not session.end_cancelled(name):
                 reason = "it never reached the scheduler"
                 session.record(Released(time=session.clock.now(), submission=name, reason=reason))
                 session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")

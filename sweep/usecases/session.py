@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from sweep.core.attempt import Outcome, Verdict
 from sweep.core.history import History, fold
-from sweep.core.ledger import Event, Reserved
+from sweep.core.ledger import Ended, Event, Released, Reserved
 from sweep.core.policy import Policy
 from sweep.core.record import RecordError
 from sweep.usecases.contact import Contact
@@ -14,7 +15,7 @@ from sweep.usecases.contact import Contact
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sweep.core.attempt import AttemptKey, Verdict
+    from sweep.core.attempt import AttemptKey
     from sweep.core.cell import Cell
     from sweep.core.device import Device
     from sweep.core.spec import ClusterSpec
@@ -115,6 +116,24 @@ class Session:
         if self.contact.away_since is None:
             self.contact.away_since, self.contact.words = self.clock.now(), str(error)
             self.run_dir.publish_away(self.contact.away_since, self.contact.words)
+
+    def end_cancelled(self, name: str) -> bool:
+        """Whether the user cancelled attempts of a submission that is certainly no job.
+
+        They are ended, and the others released.
+        """
+        cancelled = [
+            state.key for state in self.history.submissions[name] if state.in_flight and state.is_cancel_requested
+        ]
+        verdict = Verdict(outcome=Outcome.CANCELLED, reason="cancelled by the user before it was submitted")
+        for key in cancelled:
+            now = self.clock.now()
+            self.record(Ended(time=now, key=key, outcome=verdict.outcome, reason=verdict.reason, gpu_seconds=0.0))
+            self.reporter.ended(key, verdict)
+        if cancelled and any(state.in_flight for state in self.history.submissions[name]):
+            reason = "cells beside it were cancelled before it was submitted"
+            self.record(Released(time=self.clock.now(), submission=name, reason=reason))
+        return bool(cancelled)
 
     def load(self) -> None:
         """Read the ledger, and win back reservations whose line was lost from the submissions' own files."""

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import AttemptKey, Outcome, Verdict
+from sweep.core.attempt import AttemptKey
 from sweep.core.blame import bad_nodes, excludable
-from sweep.core.ledger import Ended, Refused, Released, Submitted
+from sweep.core.ledger import Refused, Released, Submitted
 from sweep.core.plan import TO_SUBMIT
 from sweep.core.record import CellFile
 from sweep.core.submission import Submission, safe_name
@@ -71,10 +71,8 @@ class Submitter:
         """
         session = self._session
         for name, submission in list(session.contact.waiting.items()):
-            states = session.history.submissions[name]
-            if all(state.is_cancel_requested for state in states):
+            if session.end_cancelled(name):
                 del session.contact.waiting[name]
-                self._end_cancelled(name)
                 continue
             try:
                 jobs = session.scheduler.find(submission)
@@ -85,17 +83,6 @@ class Submitter:
             if jobs is not None:
                 self._taken(submission, jobs)
         return True
-
-    def _end_cancelled(self, name: str) -> None:
-        """Attempts that the user cancelled before they became jobs."""
-        session = self._session
-        verdict = Verdict(outcome=Outcome.CANCELLED, reason="cancelled by the user before it was submitted")
-        for state in session.history.submissions[name]:
-            now = session.clock.now()
-            session.record(
-                Ended(time=now, key=state.key, outcome=verdict.outcome, reason=verdict.reason, gpu_seconds=0.0)
-            )
-            session.reporter.ended(state.key, verdict)
 
     def _groups(self, actions: Sequence[Action], site: Site) -> Iterator[tuple[_Shape, tuple[AttemptKey, ...]]]:
         """Attempts that need the same resources, at most one array's worth at a time, in the plan's order."""

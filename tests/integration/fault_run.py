@@ -179,7 +179,7 @@ class FaultRun:
             if seconds is not None and job in runs:
                 used = float(str(seconds)) / gpus
                 # Of runs before a requeue the launcher tells, which begins a little after the job.
-                most, least = sum(runs[job]) + 2, runs[job][-1] - 2 + (len(runs[job]) > 1)
+                most, least = sum(runs[job]) + 2, sum(runs[job]) - 2 - 3 * (len(runs[job]) - 1)
                 assert least <= used <= most, (key, used, runs[job])
 
 

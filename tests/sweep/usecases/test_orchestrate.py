@@ -687,3 +687,26 @@ def test_a_full_queue_is_waited_for_by_the_same_attempt(world: World) -> None:
     orchestrator.step()
     assert [key.attempt for key in world.scheduler.keys.values()] == [1]
     assert [type(event) for event in world.ledger.events()] == [Reserved, Submitted]
+
+
+@pytest.mark.parametrize("is_away", [True, False], ids=["known-not-taken", "uncertain"])
+def test_one_of_an_array_that_was_cancelled_before_it_arrived_stays_cancelled_and_the_other_runs(
+    world: World, *, is_away: bool
+) -> None:
+    cells = [tiny_cell(nodes=1), tiny_cell(nodes=1, seq_len=64)]
+    world.cells = {cell_id(cell): cell for cell in cells}
+    orchestrator = world.orchestrator()
+    world.scheduler.submit_error = _away() if is_away else SubmissionUncertainError("Socket timed out")
+    orchestrator.step()
+    world.scheduler.submit_error = None
+    world.run_dir.requests["please"] = [cell_id(cells[0])]
+    for _ in range(20):
+        orchestrator.step()
+        world.clock.sleep(CLUSTER.poll_interval_s)
+    (job,) = world.scheduler.live_jobs()
+    assert world.scheduler.keys[job].cell_id == cell_id(cells[1])
+    world.finish(job)
+    now = orchestrator.step()
+    assert [action.kind for action in now.actions] == [ActionKind.HOLD, ActionKind.DONE]
+    assert "before it was submitted" in now.actions[0].reason
+    assert world.orchestrator().session.history.problems == []
