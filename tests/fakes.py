@@ -196,6 +196,7 @@ class FakeScheduler:
     takes_it_all_the_same: bool = False
     poll_error: Exception | None = None
     polls: int = 0
+    find_error: Exception | None = None
     limits: Site = UNLIMITED
     site_error: Exception | None = None
     logs: dict[str, JobReport] = field(default_factory=dict)
@@ -220,6 +221,8 @@ class FakeScheduler:
         return jobs
 
     def find(self, submission: Intent) -> tuple[str, ...] | None:
+        if self.find_error is not None:
+            raise self.find_error
         return self.by_name.get(submission.name)
 
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:

@@ -77,6 +77,7 @@ class Reconciler:
         self._steps: dict[str, int] = {}
         self._reports: dict[str, JobReport] = {}
         self._last_failure = ""
+        self._look_up_failures: dict[str, str] = {}
 
     @property
     def reports(self) -> Mapping[str, JobReport]:
@@ -305,10 +306,14 @@ class Reconciler:
             try:
                 jobs = session.scheduler.find(intent) or self._jobs_that_began(tasks)
             except SchedulerError as error:
-                session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
+                if self._look_up_failures.get(name) != str(error):
+                    session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
+                self._look_up_failures[name] = str(error)
                 if isinstance(error, SchedulerUnreachableError):
                     session.not_reached(error)
                 continue
+            session.reached()
+            self._look_up_failures.pop(name, None)
             if jobs is not None:
                 self._adopt(name, jobs)
             elif self._never_arrived(name) and not session.end_cancelled(name):

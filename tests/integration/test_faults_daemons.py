@@ -16,14 +16,21 @@ pytestmark = pytest.mark.slurm
 # What has ended is not shown: a controller whose MinJobAge is over.
 FORGETFUL = r'"$REAL" "$@" | grep -v -E "\|(COMPLETED|FAILED|COMPLETING|CANCELLED|PREEMPTED)\|"; exit 0'
 
+# squeue itself tries for half a minute, in which the job would end: too few looks for an absence that lasts.
+IMPATIENT = (
+    '[ -e "$HERE/away" ] || exec "$REAL" "$@"; '
+    'echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
+)
+
 
 def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_costs_only_time(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    run = fault_run(slurm, tmp_path, "away", "nodes=1", "seq_len=64", seconds=6)
+    run = fault_run(slurm, tmp_path, "away", "nodes=1", "seq_len=64", seconds=12, lost_after_s=3)
     run = run.in_the_way(
         "sbatch", 'touch "$HERE/asked"; until [ -e "$HERE/go" ]; do sleep 0.1; done; exec "$REAL" "$@"'
     )
+    run = run.in_the_way("squeue", IMPATIENT)
     folder = run.shell.folder / "bin"
     started = run.shell.start(*run.words)
     wait_for(lambda: (folder / "asked").exists(), 60, "sbatch is called")
@@ -37,11 +44,13 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
     # Not before its srun has what it needs of the controller.
     wait_for(lambda: any(run.run_dir.glob("cells/*/repeat-01/*/attempt.json")), 60, "its launcher runs")
     slurm.stop_controller()
+    (folder / "away").touch()
     try:
         # The job ends while nobody can be told.
         wait_for(lambda: bool(run.measured()), 60, "it measures")
     finally:
         slurm.start_controller()
+        (folder / "away").unlink()
     text, _ = started.communicate(timeout=120)
     assert started.returncode == 0, text
     assert "the scheduler was not reached" in text

@@ -710,3 +710,19 @@ def test_one_of_an_array_that_was_cancelled_before_it_arrived_stays_cancelled_an
     assert [action.kind for action in now.actions] == [ActionKind.HOLD, ActionKind.DONE]
     assert "before it was submitted" in now.actions[0].reason
     assert world.orchestrator().session.history.problems == []
+
+
+def test_what_cannot_be_looked_up_is_told_once_and_not_at_every_look(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    world.scheduler.submit_error = SubmissionUncertainError("Socket timed out")
+    orchestrator.step()
+    world.scheduler.find_error = _away()
+    for _ in range(10):
+        orchestrator.step()
+        world.clock.sleep(CLUSTER.poll_interval_s)
+    assert sum("cannot be looked up yet" in note for note in world.reporter.notes) == 1
+    assert world.run_dir.away is not None
+    world.scheduler.find_error = None
+    orchestrator.step()
+    assert world.run_dir.away is None, "an answer is an answer, whatever it says"
