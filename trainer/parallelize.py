@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.distributed.tensor.parallel import loss_parallel
 
+from sweep.core.cell import Checkpointing
 from trainer import pipeline
 from trainer.checkpointing import checkpoint_blocks
 from trainer.compilation import compile_blocks, overlap_tensor_parallel
@@ -151,11 +152,26 @@ def _apply(model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device, ma
             overlap_tensor_parallel(mesh.tp)
     if mesh is not None and mesh.cp is not None:
         split_attention(model, mesh.cp, device)
-    checkpoint_blocks(model, cell.activation_checkpointing)
-    if cell.compile:
-        compile_blocks(model, is_tensor_parallel=layout.tp > 1)
+    _checkpoint_and_compile(model, cell)
     shard_or_replicate(model, cell, mesh)
     materialize(model, device, _held(cell, mesh, device).positions, seed=cell.trainer.seed)
+
+
+def _checkpoint_and_compile(model: Llama, cell: Cell) -> None:
+    """Checkpointing, then compile around it, so that the compiler sees which results are to be kept.
+
+    Full checkpointing with tensor parallelism goes around the compiled block instead, and runs all of that again: torch
+    2.13 compiles the two the other way round into a block that wants to keep the device mesh for the backward pass, and
+    fails on it ("expected all tensors_saved_with_vc_check to be Tensors").
+    """
+    is_tensor_parallel = cell.parallelism.tp > 1
+    is_around = is_tensor_parallel and cell.activation_checkpointing is Checkpointing.FULL
+    if not is_around:
+        checkpoint_blocks(model, cell.activation_checkpointing)
+    if cell.compile:
+        compile_blocks(model, is_tensor_parallel=is_tensor_parallel)
+    if is_around:
+        checkpoint_blocks(model, cell.activation_checkpointing)
 
 
 def _held(cell: Cell, mesh: Mesh | None, device: torch.device) -> Held:

@@ -27,7 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, TrainerSettings
 from sweep.core.model import ModelShape
 from sweep.core.rules import violations
-from trainer import devices, session
+from trainer import compilation, devices, session
 from trainer.compilation import overlap_tensor_parallel
 from trainer.context import _run_around_ring
 from trainer.failure import Whereabouts
@@ -186,6 +186,29 @@ def test_all_dimensions_at_once_are_built_and_stepped(rank: int) -> None:
     losses, norms = apart(lambda: step(FOUR_DIMENSIONS, rank))
     assert len(norms) == 2
     assert (losses is not None) == (rank >= 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", Checkpointing)
+@pytest.mark.parametrize("pp", [1, 2])
+def test_compiled_blocks_are_built_and_stepped_with_each_checkpointing(
+    pp: int, checkpointing: Checkpointing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As far as inductor's input, which is where torch gives up on what it cannot compile.
+    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    made = dataclasses.replace(
+        FOUR_DIMENSIONS,
+        nodes=1,
+        gpus_per_node=8 * pp,
+        parallelism=Parallelism(
+            dp_shard=2, cp=2, tp=2, pp=pp, schedule=Schedule.INTERLEAVED_1F1B if pp > 1 else None, virtual_stages=pp
+        ),
+        model=dataclasses.replace(FOUR_DIMENSIONS.model, n_layers=4),
+        compile=True,
+        activation_checkpointing=checkpointing,
+    )
+    assert not violations(made)
+    assert len(apart(lambda: step(made, 8 * pp - 1))[1]) == 2
 
 
 def test_a_rank_without_any_parameter_takes_part() -> None:

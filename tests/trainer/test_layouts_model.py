@@ -56,6 +56,7 @@ TWO = {
     "fsdp compiled checkpointed": on(2, compile=True, activation_checkpointing=FULL),
     "fsdp compiled checkpointed selectively": on(2, compile=True, activation_checkpointing=SELECTIVE),
     "tp compiled": on(2, tp=2, compile=True),
+    "tp compiled checkpointed": on(2, tp=2, compile=True, activation_checkpointing=FULL),
     "tp compiled by inductor": on(2, tp=2, compile=True),
     "tp compiled without sequence parallelism": on(2, tp=2, sequence_parallel=False, compile=True),
     "cp compiled": on(2, cp=2, compile=True),
