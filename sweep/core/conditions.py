@@ -22,7 +22,7 @@ _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_ALLOWED = "names of axes, numbers, quoted text, lists, + - * // %, comparisons, in, and, or, not"
+_ALLOWED = "names of axes, numbers, quoted text, lists, + - * // %, comparisons (== for equal), in, and, or, not"
 _LARGEST = 10**18
 _LONGEST = 2000
 _DEEPEST = 50
