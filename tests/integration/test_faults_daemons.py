@@ -43,8 +43,8 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
         slurm.start_controller()
     # Not before its srun has what it needs of the controller.
     wait_for(lambda: any(run.run_dir.glob("cells/*/repeat-01/*/attempt.json")), 60, "its launcher runs")
-    slurm.stop_controller()
     (folder / "away").touch()
+    slurm.stop_controller()
     try:
         # The job ends while nobody can be told.
         wait_for(lambda: bool(run.measured()), 60, "it measures")
