@@ -39,6 +39,23 @@ def test_twenty_cells_are_fed_into_a_queue_that_takes_three(slurm: SlurmUnderTes
     run.audit(budget=2)
 
 
+def test_a_limit_that_the_user_may_not_ask_for_is_found_by_halves(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    run = fault_run(
+        slurm, tmp_path, "halved", "nodes=1", "seq_len=[32,64,96,128,160,192,224]", "policy.canary=false",
+        "tables=false",
+    )  # fmt: skip
+    run = run.in_the_way("sacctmgr", 'echo "sacctmgr: error: Access/permission denied" >&2; exit 1')
+    slurm.run("sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxSubmitJobsPerUser=3")
+    try:
+        done = run.shell.run(*run.words, timeout_s=200)
+    finally:
+        slurm.run("sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxSubmitJobsPerUser=-1")
+    assert done.code == 0, done.err
+    assert run.outcomes() == ["SUCCEEDED"] * 7
+    assert max(len(event["jobs"]) for event in run.events("submitted")) == 3  # type: ignore[arg-type]  # JSON
+    run.audit()
+
+
 def test_equal_cells_go_out_in_arrays_that_the_cluster_takes(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     lengths = ",".join(str(32 * number) for number in range(1, 13))
     run = fault_run(
