@@ -197,6 +197,7 @@ class FakeScheduler:
     poll_error: Exception | None = None
     polls: int = 0
     find_error: Exception | None = None
+    cancel_error: Exception | None = None
     limits: Site = UNLIMITED
     site_error: Exception | None = None
     logs: dict[str, JobReport] = field(default_factory=dict)
@@ -251,6 +252,8 @@ class FakeScheduler:
         return report if report is not None and (report.ended_at or 0.0) >= since else None
 
     def cancel(self, job_ids: Collection[str]) -> None:
+        if self.cancel_error is not None:
+            raise self.cancel_error
         for job in job_ids:
             self.cancelled.append(job)
             self.say(job, "CANCELLED by 0")

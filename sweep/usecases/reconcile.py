@@ -62,11 +62,15 @@ class Reconciler:
 
     Args:
         session: The run.
+
+    Attributes:
+        cancel_failure: Why the scheduler did not hear the last cancel; empty where it did.
     """
 
     def __init__(self, session: Session) -> None:
         """Nothing has been seen yet."""
         self._session = session
+        self.cancel_failure = ""
         self._unknown = _Sightings()
         self._absent = _Sightings()
         self._ended = _Sightings()
@@ -364,9 +368,11 @@ class Reconciler:
         return keys
 
     def _cancel_jobs(self, jobs: Sequence[str]) -> None:
+        self.cancel_failure = ""
         try:
             self._session.scheduler.cancel(jobs)
         except SchedulerError as error:
+            self.cancel_failure = str(error)
             self._session.reporter.note(f"the scheduler did not take the cancel of {', '.join(jobs)}: {error}")
 
 

@@ -38,11 +38,11 @@ BY_CGROUP = (
     "[2026-03-28T14:27:13.072] error: Detected 1 oom_kill event in StepId=10.batch. Some of the step tasks have been "
     "OOM Killed.\n",
 )
-# By Slurm's source.
-NODE_FAILURE = (
-    "slurmstepd: error: *** STEP 8.0 ON node1 CANCELLED AT 2026-11-29T21:47:25 DUE TO NODE FAILURE, SEE SLURMCTLD LOG "
-    "FOR DETAILS ***\n"
-)
+NODE_FAILURE = """\
+srun: error: Node failure on node2
+slurmstepd-node1: error: *** JOB 240 ON node1 CANCELLED AT 2026-11-29T22:58:17 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***
+srun: error: node1: task 0: Terminated
+"""  # noqa: E501 - as Slurm wrote it
 
 
 def _at(text: str) -> float:

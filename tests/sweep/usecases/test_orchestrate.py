@@ -726,3 +726,20 @@ def test_what_cannot_be_looked_up_is_told_once_and_not_at_every_look(world: Worl
     world.scheduler.find_error = None
     orchestrator.step()
     assert world.run_dir.away is None, "an answer is an answer, whatever it says"
+
+
+def test_a_cancel_that_the_scheduler_did_not_hear_is_known_and_repeated(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.cancel_error = _away()
+    orchestrator.reconciler.cancel(world.cells)
+    assert "connect failure" in orchestrator.reconciler.cancel_failure
+    world.scheduler.cancel_error = None
+    heir = world.orchestrator()
+    for _ in range(5):
+        heir.step()
+        world.clock.sleep(CLUSTER.poll_interval_s)
+    assert world.scheduler.cancelled == [job]
+    assert heir.reconciler.cancel_failure == ""
