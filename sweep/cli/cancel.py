@@ -102,7 +102,7 @@ def _cancel_here(
     if orchestrator.reconciler.cancel_failure:
         raise CommandError(
             f"asked to cancel {len(keys)} attempts: {orchestrator.reconciler.cancel_failure}. Their jobs go on. Give "
-            "the same command again once the scheduler answers; a run that is started meanwhile repeats the cancel, too."
+            "the same command again once the scheduler answers; a run that is started meanwhile repeats it, too."
         )
     orchestrator.reconciler.settle()
     err.print(f"cancelled {len(keys)} attempts{': ' if keys else ''}{', '.join(map(str, keys))}", highlight=False)
