@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sweep.core.axes import AUTO, DEGREES, LAYOUT, SETTINGS, GridError, axis_default
 from sweep.core.cell import AxisValue, BatchKind, BatchRule, Cell, Parallelism, TrainerSettings
 from sweep.core.conditions import Condition, ConditionError
-from sweep.core.rules import Violation, first_violation
+from sweep.core.rules import Violation, first_violation, first_violation_of_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,10 +95,15 @@ class Resolver:
             left_out = self._left_out({**layout.seen, **settings})
             if left_out is not None:
                 return left_out
-        if not self._settings_names or isinstance(layout.cell, Violation):
-            return layout.cell
-        trainer = _trainer_settings(*((name[8:], axes[name]) for name in self._settings_names))
-        return trainer if isinstance(trainer, Violation) else _with_settings(layout.cell, trainer)
+        cell = layout.cell
+        if isinstance(cell, Violation):
+            return cell
+        if self._settings_names:
+            trainer = _trainer_settings(*((name[8:], axes[name]) for name in self._settings_names))
+            if isinstance(trainer, Violation):
+                return trainer
+            cell = _with_settings(cell, trainer)
+        return first_violation_of_settings(cell) or cell
 
     def _resolve_layout(self, *layout: AxisValue) -> _Layout:
         values: dict[str, Any] = dict(zip(self._layout_names, layout, strict=True))

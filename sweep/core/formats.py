@@ -25,6 +25,9 @@ SIZE_MULTIPLE: Mapping[Precision, int] = {Precision.FLOAT8: 16, Precision.MXFP8:
 """What all sizes of a product are multiples of: as cuBLAS takes float8; the block that shares a scale (OCP MX 1.0)."""
 
 
+_WIDTHS = ("hidden", "kv_hidden", "ffn_hidden")
+
+
 def lacking(precision: Precision, capability: tuple[int, int], device_name: str) -> str | None:
     """Why a GPU of that compute capability does not do the format; None where it does."""
     needed = NEEDED_CAPABILITY.get(precision)
@@ -65,12 +68,29 @@ def matrix_sizes(cell: Cell) -> str | None:
             f"precision={cell.precision} multiplies multiples of {multiple}; micro_batch={cell.micro_batch} x "
             f"seq_len={cell.seq_len} over cp={layout.cp} is {n_tokens} tokens. Change one of them, or the precision."
         )
-    for what in ("hidden", "kv_hidden", "ffn_hidden"):
+    for what in _WIDTHS:
         size = getattr(shape, what) // layout.tp
         if size % multiple:
             return (
                 f"precision={cell.precision} multiplies multiples of {multiple}; {shape.name} has {what}={size} a rank "
                 f"at tp={layout.tp}. Choose another model, tp or precision."
+            )
+    return None
+
+
+def float8_gather(cell: Cell) -> str | None:
+    """The rule that FSDP can gather weights as float8: torchao's form of it knows no padding, so parts are equal."""
+    layout, shape = cell.parallelism, cell.model
+    if cell.precision is not Precision.FLOAT8 or cell.trainer.float8_recipe != "tensorwise":
+        return None
+    n_shards = layout.dp_shard * layout.cp
+    for what in _WIDTHS:
+        size = getattr(shape, what) // layout.tp
+        if size % n_shards:
+            return (
+                f"float8 tensorwise gathers weights in equal parts; {shape.name} has {what}={size} a rank at "
+                f"tp={layout.tp}, which does not divide by dp_shard x cp={n_shards}. Choose "
+                "trainer.float8_recipe=rowwise, or other degrees."
             )
     return None
 

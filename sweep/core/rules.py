@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweep.core.cell import Checkpointing, Schedule
-from sweep.core.formats import matrix_sizes, on_cpu, precision_by_capability
+from sweep.core.formats import float8_gather, matrix_sizes, on_cpu, precision_by_capability
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -207,16 +207,30 @@ RULES: Mapping[str, Callable[[Cell], str | None]] = {
 }
 DEVICE_RULES: Mapping[str, Callable[[Cell, Device], str | None]] = {"precision_by_capability": precision_by_capability}
 """Rules that look at the profile of the cell's device too, where it is known."""
+SETTINGS_RULES: Mapping[str, Callable[[Cell], str | None]] = {"float8_gather": float8_gather}
+"""Rules that look at the trainer's settings, which a grid varies last."""
 
 
 def violations(cell: Cell, device: Device | None = None) -> list[Violation]:
     """Every rule that the cell breaks on its device, in the order of the book."""
-    return list(_broken(cell, device))
+    return [*_broken(cell, device), *_broken_by_settings(cell)]
 
 
 def first_violation(cell: Cell, device: Device | None = None) -> Violation | None:
-    """The first rule that the cell breaks on its device; the one a rejection names."""
+    """The first rule that the cell breaks on its device, whatever the trainer's settings; the one a rejection names."""
     return next(_broken(cell, device), None)
+
+
+def first_violation_of_settings(cell: Cell) -> Violation | None:
+    """The first rule that the trainer's settings break, in a cell that breaks no other."""
+    return next(_broken_by_settings(cell), None)
+
+
+def _broken_by_settings(cell: Cell) -> Iterator[Violation]:
+    for name, rule in SETTINGS_RULES.items():
+        reason = rule(cell)
+        if reason is not None:
+            yield Violation(rule=name, reason=reason)
 
 
 def _broken(cell: Cell, device: Device | None) -> Iterator[Violation]:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from sweep.config import load
-from sweep.core.cell import Cell, Precision
+from sweep.core.cell import Cell, Parallelism, Precision
 from sweep.core.device import Device
 from sweep.core.formats import NEEDED_CAPABILITY
 from sweep.core.grid import EmptyGridError, expand
@@ -67,6 +67,32 @@ def test_rules_of_the_device_come_last_and_are_left_out_without_one() -> None:
     wrong = dataclasses.replace(of(Precision.MXFP8, A100), seq_len=31, micro_batch=1)
     assert [item.rule for item in violations(wrong, A100)] == ["matrix_sizes", *DEVICE_RULES]
     assert [item.rule for item in violations(wrong)] == ["matrix_sizes"]
+
+
+def tensorwise(**changes: object) -> Cell:
+    values = {"parallelism": Parallelism(dp_shard=6), "nodes": 1, "gpus_per_node": 6, "global_batch": 12, **changes}
+    return dataclasses.replace(CELL, precision=Precision.FLOAT8, **values)  # type: ignore[arg-type]  # a cell's fields
+
+
+def test_fsdp_gathers_float8_in_equal_parts() -> None:
+    # 384, 192 and 960 rows: all divide by 6, and 192 does not by 128.
+    assert violations(tensorwise()) == []
+    many = tensorwise(parallelism=Parallelism(dp_shard=64, cp=2), nodes=16, gpus_per_node=8, global_batch=64)
+    (found,) = violations(dataclasses.replace(many, micro_batch=1))
+    assert found.rule == "float8_gather"
+    assert "m has kv_hidden=192 a rank at tp=1, which does not divide by dp_shard x cp=128" in found.reason
+    assert found.reason.endswith("Choose trainer.float8_recipe=rowwise, or other degrees.")
+
+
+def test_a_grid_judges_the_recipe_that_it_names_and_the_default_where_it_names_none() -> None:
+    words = ["+grid=weak_scaling", "cluster=slurm", "nodes=[3]", "model=llama2_7b", "device=h100-80gb-sxm"]
+    words += ["precision=float8"]
+    with pytest.raises(EmptyGridError, match="float8_gather"):
+        expand(load(words).grid)
+    for recipes, kept in (("[rowwise]", {"rowwise"}), ("[rowwise,tensorwise]", {"rowwise"})):
+        found = expand(load([*words, f"trainer.float8_recipe={recipes}"]).grid)
+        assert {cell.trainer.float8_recipe for cell in found.cells.values()} == kept
+        assert {item.rule for item in found.rejections} == ({"float8_gather"} if "tensorwise" in recipes else set())
 
 
 def test_every_format_narrower_than_fp32_needs_something() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sweep.core.attempt import OUTCOME_RULES
 from sweep.core.cell import BatchKind
-from sweep.core.rules import DEVICE_RULES, RULES
+from sweep.core.rules import DEVICE_RULES, RULES, SETTINGS_RULES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "semantics.md").read_text(encoding="utf-8")
 
@@ -18,7 +18,7 @@ def table(header: str) -> list[list[str]]:
 
 def test_the_page_lists_every_rule_in_the_order_of_the_book() -> None:
     named = [row[0].strip("`") for row in table("| rule | broken by |")]
-    assert named == ["auto_degree", "whole_batch", *RULES, *DEVICE_RULES, "values"]
+    assert named == ["auto_degree", "whole_batch", *RULES, *DEVICE_RULES, *SETTINGS_RULES, "values"]
 
 
 def test_the_page_says_of_every_outcome_what_follows_from_it() -> None:
