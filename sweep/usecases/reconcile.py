@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import (
@@ -18,9 +18,11 @@ from sweep.core.attempt import (
 )
 from sweep.core.blame import Blame
 from sweep.core.history import AttemptState
-from sweep.core.ledger import CancelRequested, Ended, Released, Submitted
+from sweep.core.ledger import CancelRequested, Ended
 from sweep.core.record import RecordError
-from sweep.ports import SchedulerError, SchedulerUnreachableError
+from sweep.ports import SchedulerError
+from sweep.usecases.lookup import LookUp
+from sweep.usecases.sightings import Sightings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,32 +31,7 @@ if TYPE_CHECKING:
     from sweep.core.record import AttemptFile
     from sweep.usecases.session import Session
 
-_LOOK_UP_GRACE_S = 60.0
-"""An sbatch that outlived a killed orchestrator may still be under way; its name is looked for that long."""
-
 _CANCEL_AGAIN_S = 30.0
-
-
-@dataclass(slots=True)
-class _Sightings:
-    """Since when (monotonic) something has been so without a break; forgotten once it is not."""
-
-    since: dict[str, float] = field(default_factory=dict)
-
-    def lasting(self, name: str, now: float) -> float:
-        return now - self.since.setdefault(name, now)
-
-    def forget(self, name: str) -> None:
-        self.since.pop(name, None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Intent:
-    """A submission as the ledger has it (:class:`sweep.ports.Intent`)."""
-
-    name: str
-    created_at: float
-    tasks: tuple[AttemptKey, ...]
 
 
 class Reconciler:
@@ -71,17 +48,16 @@ class Reconciler:
         """Nothing has been seen yet."""
         self._session = session
         self.cancel_failure = ""
-        self._unknown = _Sightings()
-        self._absent = _Sightings()
-        self._ended = _Sightings()
-        self._outlived = _Sightings()
-        self._cancelled = _Sightings()
-        self._hopeless = _Sightings()
-        self._stalled = _Sightings()
+        self._absent = Sightings()
+        self._ended = Sightings()
+        self._outlived = Sightings()
+        self._cancelled = Sightings()
+        self._hopeless = Sightings()
+        self._stalled = Sightings()
         self._steps: dict[str, int] = {}
         self._reports: dict[str, JobReport] = {}
         self._last_failure = ""
-        self._look_up_failures: dict[str, str] = {}
+        self._look_up = LookUp(session)
 
     @property
     def reports(self) -> Mapping[str, JobReport]:
@@ -91,7 +67,7 @@ class Reconciler:
     def settle(self) -> None:
         """Take up cancel requests, look for lost submissions, and end every attempt that is over."""
         self._take_up_cancel_requests()
-        self._look_up_unknown()
+        self._look_up.look()
         flying = [attempt for attempt in self._session.history.in_flight() if attempt.job_id is not None]
         if not flying:
             self._reports = {}
@@ -295,62 +271,6 @@ class Reconciler:
             )
             for node in nodes
         )
-
-    def _look_up_unknown(self) -> None:
-        """Submissions whose job ids were never recorded: a crash, or sbatch timed out after it was heard.
-
-        They are looked for by what the ledger has of them: a damaged file is then no reason to wait for ever.
-        """
-        session = self._session
-        unknown = {a.submission: None for a in session.history.in_flight() if a.job_id is None}
-        for name in sorted(unknown.keys() - session.contact.waiting.keys()):
-            states = session.history.submissions[name]
-            tasks = tuple(state.key for state in states)
-            intent = _Intent(name=name, created_at=states[0].reserved_at, tasks=tasks)
-            try:
-                jobs = session.scheduler.find(intent) or self._jobs_that_began(tasks)
-            except SchedulerError as error:
-                if self._look_up_failures.get(name) != str(error):
-                    session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
-                self._look_up_failures[name] = str(error)
-                if isinstance(error, SchedulerUnreachableError):
-                    session.not_reached(error)
-                continue
-            session.reached()
-            self._look_up_failures.pop(name, None)
-            if jobs is not None:
-                self._adopt(name, jobs)
-            elif self._never_arrived(name) and not session.end_cancelled(name):
-                reason = "it never reached the scheduler"
-                session.record(Released(time=session.clock.now(), submission=name, reason=reason))
-                session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
-
-    def _adopt(self, name: str, jobs: tuple[str, ...]) -> None:
-        """Take up jobs that are there; those that cannot read their submission's file end by themselves."""
-        session = self._session
-        session.record(Submitted(time=session.clock.now(), submission=name, jobs=jobs))
-        try:
-            session.reporter.submitted(session.run_dir.submission(name), jobs)
-        except (OSError, RecordError) as error:
-            shown = ", ".join(jobs)
-            session.reporter.note(f"submission {name} is job {shown}; its file is damaged: {error}")
-
-    def _jobs_that_began(self, tasks: Sequence[AttemptKey]) -> tuple[str, ...] | None:
-        """Ids by what the jobs themselves have written: a scheduler without accounting soon forgets what is over."""
-        for index, key in enumerate(tasks):
-            launched = self._session.run_dir.attempt_file(key)
-            if launched is None:
-                continue
-            if len(tasks) == 1:
-                return (launched.job_id,)
-            base, _, task = launched.job_id.rpartition("_")
-            if base and task == str(index):
-                return tuple(f"{base}_{number}" for number in range(len(tasks)))
-        return None
-
-    def _never_arrived(self, name: str) -> bool:
-        grace_s = min(_LOOK_UP_GRACE_S, self._session.cluster.lost_after_s) if self._session.scheduler.keeps_jobs else 0
-        return self._unknown.lasting(name, self._session.clock.monotonic()) >= grace_s
 
     def _take_up_cancel_requests(self) -> None:
         for name, cells in self._session.run_dir.cancel_requests():

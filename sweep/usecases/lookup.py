@@ -1,0 +1,99 @@
+"""Looking up submissions whose job ids were never recorded, by their names and by what their jobs have written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import AttemptKey
+from sweep.core.ledger import Released, Submitted
+from sweep.core.record import RecordError
+from sweep.ports import SchedulerError, SchedulerUnreachableError
+from sweep.usecases.sightings import Sightings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sweep.usecases.session import Session
+
+_LOOK_UP_GRACE_S = 60.0
+"""An sbatch that outlived a killed orchestrator may still be under way; its name is looked for that long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Intent:
+    """A submission as the ledger has it (:class:`sweep.ports.Intent`)."""
+
+    name: str
+    created_at: float
+    tasks: tuple[AttemptKey, ...]
+
+
+class LookUp:
+    """Finds out what became of submissions that are reserved and have no job yet.
+
+    Args:
+        session: The run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Nothing has been looked for yet."""
+        self._session = session
+        self._unknown = Sightings()
+        self._failures: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Submissions whose job ids were never recorded: a crash, or sbatch timed out after it was heard.
+
+        They are looked for by what the ledger has of them: a damaged file is then no reason to wait for ever.
+        """
+        session = self._session
+        unknown = {a.submission: None for a in session.history.in_flight() if a.job_id is None}
+        for name in sorted(unknown.keys() - session.contact.waiting.keys()):
+            states = session.history.submissions[name]
+            tasks = tuple(state.key for state in states)
+            intent = _Intent(name=name, created_at=states[0].reserved_at, tasks=tasks)
+            try:
+                jobs = session.scheduler.find(intent) or self._jobs_that_began(tasks)
+            except SchedulerError as error:
+                if self._failures.get(name) != str(error):
+                    session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
+                self._failures[name] = str(error)
+                if isinstance(error, SchedulerUnreachableError):
+                    session.not_reached(error)
+                continue
+            session.reached()
+            self._failures.pop(name, None)
+            if jobs is not None:
+                self._adopt(name, jobs)
+            elif self._never_arrived(name) and not session.end_cancelled(name):
+                reason = "it never reached the scheduler"
+                session.record(Released(time=session.clock.now(), submission=name, reason=reason))
+                session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
+
+    def _adopt(self, name: str, jobs: tuple[str, ...]) -> None:
+        """Take up jobs that are there; those that cannot read their submission's file end by themselves."""
+        session = self._session
+        session.record(Submitted(time=session.clock.now(), submission=name, jobs=jobs))
+        try:
+            session.reporter.submitted(session.run_dir.submission(name), jobs)
+        except (OSError, RecordError) as error:
+            shown = ", ".join(jobs)
+            session.reporter.note(f"submission {name} is job {shown}; its file is damaged: {error}")
+
+    def _jobs_that_began(self, tasks: Sequence[AttemptKey]) -> tuple[str, ...] | None:
+        """Ids by what the jobs themselves have written: a scheduler without accounting soon forgets what is over."""
+        for index, key in enumerate(tasks):
+            launched = self._session.run_dir.attempt_file(key)
+            if launched is None:
+                continue
+            if len(tasks) == 1:
+                return (launched.job_id,)
+            base, _, task = launched.job_id.rpartition("_")
+            if base and task == str(index):
+                return tuple(f"{base}_{number}" for number in range(len(tasks)))
+        return None
+
+    def _never_arrived(self, name: str) -> bool:
+        grace_s = min(_LOOK_UP_GRACE_S, self._session.cluster.lost_after_s) if self._session.scheduler.keeps_jobs else 0
+        return self._unknown.lasting(name, self._session.clock.monotonic()) >= grace_s
