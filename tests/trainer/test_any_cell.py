@@ -27,7 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, TrainerSettings
 from sweep.core.model import ModelShape
 from sweep.core.rules import violations
-from trainer import compilation, devices, session
+from trainer import compilation, devices, mxfp8, session
 from trainer.compilation import overlap_tensor_parallel
 from trainer.context import _run_around_ring
 from trainer.failure import Whereabouts
@@ -160,6 +160,35 @@ def test_a_cell_that_the_rules_let_through_is_built_and_stepped(cell: Cell, data
     losses, norms = apart(lambda: step(cell, rank))
     assert len(norms) == 2
     assert (losses is None) == (not holds_last_stage(cell, rank))
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=12,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+)
+@given(
+    cell=cells(),
+    precision=st.sampled_from((Precision.FLOAT8, Precision.MXFP8, Precision.FP16)),
+    recipe=st.sampled_from(("tensorwise", "rowwise")),
+    data=st.data(),
+)
+def test_so_is_one_of_a_narrow_format(cell: Cell, precision: Precision, recipe: str, data: st.DataObject) -> None:
+    pytest.importorskip(mxfp8.MODULE)
+    model = cell.model
+    wide = dataclasses.replace(model, hidden=32 * model.n_heads, ffn_hidden=32 * model.ffn_hidden)
+    trainer = dataclasses.replace(cell.trainer, float8_recipe=recipe)
+    # The name of a GPU, so that the rules do not think of a CPU; it is emulated all the same.
+    changes = {"device": "b200-180gb", "model": wide, "seq_len": 32 * cell.seq_len, "trainer": trainer}
+    narrow = dataclasses.replace(cell, precision=precision, **changes)  # type: ignore[arg-type]  # a cell's fields
+    assume(not violations(narrow))
+    assume(cell.gpus == 1 or cell.parallelism.dp_replicate < cell.gpus)
+    rank = data.draw(st.integers(0, cell.gpus - 1))
+    note(f"rank {rank} of {cell.gpus}")
+    assert len(apart(lambda: step(narrow, rank))[1]) == 2
 
 
 def holds_last_stage(cell: Cell, rank: int) -> bool:
