@@ -41,7 +41,7 @@ def main(asked: Arguments) -> int:
     else:
         views.print_cells(console, content, listed, walltime_min=walltime_min)
         views.print_rejections(console, content)
-    print_notes(err, [*problems, *baseline_notes(content), *views.budget_notes(spec.policy, history)])
+    print_notes(err, [*problems, *baseline_notes(content), *views.budget_notes(spec.policy.budget_gpu_hours, history)])
     console.print(
         f"\n{views.totals_line(listed)}; at most {hours:,.1f} GPU-hours (walltime {walltime_min} min x GPUs). "
         f"Grid {content.grid}, scale {content.scale}, cluster {content.cluster}, run directory {spec.run_dir}. "

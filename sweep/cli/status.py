@@ -53,6 +53,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         totals = {
             "gpu_hours_spent": spent,
             "gpu_hours_committed": committed,
+            "budget_gpu_hours": content.budget_gpu_hours,
             "run_dir": run_dir.path,
             "watched_by": None if holder is None else str(holder),
             "scheduler_away_since": None if away is None else away[0],
@@ -69,6 +70,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         highlight=False,
         soft_wrap=True,
     )
+    print_notes(err, views.budget_notes(content.budget_gpu_hours, history))
     if away is not None:
         when = "" if holder is not None else ", when it was last watched"
         console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sweep.core.cell import AxisValue
     from sweep.core.grid import Rejection
     from sweep.core.history import History
-    from sweep.core.policy import Policy
     from sweep.core.record import Progress
     from sweep.core.sweep_file import SweepFile
     from sweep.usecases.status import RepeatStatus
@@ -108,15 +107,14 @@ def gpu_hours_to_submit(statuses: Sequence[RepeatStatus], walltime_min: int) -> 
     return sum(status.cell.gpus * (status.action.walltime_min or walltime_min) for status in new) / 60
 
 
-def budget_notes(policy: Policy, history: History) -> list[str]:
+def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:
     """Where a budget is set: what of it is spent, reserved and left."""
-    if policy.budget_gpu_hours is None:
+    if budget_gpu_hours is None:
         return []
     spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
-    left = policy.budget_gpu_hours - committed
     return [
-        f"budget of {policy.budget_gpu_hours:,.2f} GPU-hours: {spent:,.2f} spent, {max(0.0, committed - spent):,.2f} "
-        f"reserved, {left:,.2f} left"
+        f"budget of {budget_gpu_hours:,.2f} GPU-hours: {spent:,.2f} spent, {max(0.0, committed - spent):,.2f} "
+        f"reserved, {budget_gpu_hours - committed:,.2f} left"
     ]
 
 

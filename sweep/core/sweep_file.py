@@ -35,6 +35,7 @@ class SweepFile:
         points: Every combination that is a cell.
         rejections: Every combination that is not, with its rule and reason.
         predictions: Predicted seconds a step by cell id, where there are predictions.
+        budget_gpu_hours: The budget of the command that ran last; None without one.
     """
 
     grid: str
@@ -49,6 +50,7 @@ class SweepFile:
     points: tuple[Point, ...]
     rejections: tuple[Rejection, ...]
     predictions: Mapping[str, float] = field(default_factory=dict)
+    budget_gpu_hours: float | None = None
 
     def render(self) -> str:
         """Text of the file."""
@@ -68,6 +70,7 @@ class SweepFile:
             "flop_convention": self.flop_convention,
             "devices": {name: device.to_json() for name, device in self.devices.items()},
             "predictions": dict(self.predictions),
+            "budget_gpu_hours": self.budget_gpu_hours,
         }
         # What there may be 100,000 of is written one a line: a tenth of the time and size that indenting it takes.
         encode = json.JSONEncoder(allow_nan=False).encode
@@ -101,8 +104,19 @@ class SweepFile:
         for point in points:
             if point.cell_id not in cells:
                 raise ValueError(f"a point names the cell {point.cell_id}, which is not there")
-        names = ("grid", "cluster", "scale", "batch_kind", "repeats", "flop_convention", "predictions")
-        simple: dict[str, Any] = {name: convert_value(cls, name, data[name], name) for name in names}
+        names = [
+            "grid",
+            "cluster",
+            "scale",
+            "batch_kind",
+            "repeats",
+            "flop_convention",
+            "predictions",
+            "budget_gpu_hours",
+        ]
+        # Files of earlier versions lack the last of them.
+        values = {"budget_gpu_hours": None, **data}
+        simple: dict[str, Any] = {name: convert_value(cls, name, values[name], name) for name in names}
         rejections = tuple(
             Rejection(axes=_axes(item["axes"]), rule=str(item["rule"]), reason=str(item["reason"]))
             for item in data["rejections"]

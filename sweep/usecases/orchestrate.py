@@ -44,6 +44,7 @@ def sweep_file_of(spec: SweepSpec, expansion: Expansion) -> SweepFile:
         cells=expansion.cells,
         points=expansion.points,
         rejections=expansion.rejections,
+        budget_gpu_hours=spec.policy.budget_gpu_hours,
     )
 
 

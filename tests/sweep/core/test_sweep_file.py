@@ -64,11 +64,18 @@ def column(content: SweepFile, *names: str) -> list[tuple[AxisValue, ...]]:
         sweep_file(exclude=["nodes == 2"], micro_batch=(None, 2), trainer__lr=(1e-3, 1e-4)),
         sweep_file(series=SeriesSpec(kind=SeriesKind.STRONG, envelope=Envelope.BEST, by=("model",))),
         replace(sweep_file(), predictions={}),
+        replace(sweep_file(), budget_gpu_hours=12.5),
     ],
-    ids=["plain", "rejections", "series", "no predictions"],
+    ids=["plain", "rejections", "series", "no predictions", "budget"],
 )
 def test_a_sweep_survives_its_file(content: SweepFile) -> None:
     assert SweepFile.parse(content.render()) == content
+
+
+def test_a_file_from_before_there_was_a_budget_in_it_is_read() -> None:
+    data = json.loads(sweep_file().render())
+    del data["budget_gpu_hours"]
+    assert SweepFile.parse(json.dumps(data)) == sweep_file()
 
 
 def test_each_cell_point_and_rejection_is_one_line() -> None:
