@@ -278,8 +278,11 @@ def test_a_job_that_ended_unseen_and_unsaid_counts_as_a_failed_node(
     local: Local, orchestrate: Callable[[Submission], subprocess.Popen[str]]
 ) -> None:
     job_id = killed_while_hanging(local, orchestrate)
-    for process in processes_under(local.run_dir):
+    processes = processes_under(local.run_dir)
+    for process in processes:
         process.kill()
+    # A signal takes its time to end a process.
+    psutil.wait_procs(processes, timeout=10)
     report = local.report(job_id)
     assert (report.state, local.scheduler.outcome_of(report)) == ("NODE_FAIL", Outcome.NODE_FAIL)
     assert report.reason == "the launcher of node 0 vanished"
