@@ -39,7 +39,7 @@ demo: $(STAMP) ## Run the weak-scaling sweep on this machine, without Slurm
 	$(BIN)/python -m sweep +grid=weak_scaling cluster=local
 
 test: lint ## Lint, then every test; those that need Slurm bring up a private one
-	$(BIN)/python -m pytest
+	$(BIN)/python -m tools.run_tests
 
 check: lint unit ## Lint, types, import contracts and unit tests: under two minutes
 

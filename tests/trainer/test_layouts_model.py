@@ -1,7 +1,7 @@
 """Tensor, context and pipeline parallelism, alone and in products, against one process.
 
 One launch for each number of ranks walks through many layouts. On the two cores of a test machine it takes about two
-minutes in all.
+minutes in all; several times that where other tests run beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.trainer.parity import (
     run_layouts,
 )
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.slow]
+pytestmark = [pytest.mark.torchrun, pytest.mark.slow, pytest.mark.timeout(1000)]
 
 # An odd number of layers, shared out over two or four stages.
 DEEP = dataclasses.replace(UNEVEN, name="deep", n_layers=5)
@@ -144,7 +144,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
     return {
         name: result
         for n_ranks, cells in groups.items()
-        for name, result in run_layouts(folder, n_ranks, cells).items()
+        for name, result in run_layouts(folder, n_ranks, cells, timeout_s=600).items()
     }
 
 

@@ -1,0 +1,107 @@
+"""Two halves of the tests at once: what is shown, what is returned, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.run_tests import Half, halves, run_both
+
+ROOT = Path(__file__).parents[2]
+
+
+def half(name: str, code: str) -> Half:
+    return Half(name=name, command=[sys.executable, "-uc", textwrap.dedent(code)])
+
+
+@pytest.mark.parametrize(("first", "second", "expected"), [(0, 0, 0), (3, 0, 1), (0, 5, 1), (1, 1, 1), (-9, 0, 1)])
+def test_either_half_that_fails_makes_the_whole_fail(first: int, second: int, expected: int) -> None:
+    codes = [
+        f"import os, signal; os.kill(os.getpid(), {-c})" if c < 0 else f"raise SystemExit({c})" for c in (first, second)
+    ]
+    assert run_both(half("a", codes[0]), half("b", codes[1])) == expected
+
+
+def test_outputs_do_not_mix_and_none_is_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    speaking = "import time\nfor i in range({n}): print('{name}', i); time.sleep(0.05)"
+    # The kept one goes on after the other.
+    assert run_both(half("a", speaking.format(n=4, name="a")), half("b", speaking.format(n=12, name="b"))) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith("==")] == [
+        *(f"a {i}" for i in range(4)),
+        *(f"b {i}" for i in range(12)),
+    ]
+    assert lines[-2:] == ["== a: passed", "== b: passed"]
+
+
+def test_both_run_at_the_same_time(tmp_path: Path) -> None:
+    meeting = """
+        import pathlib, time
+        pathlib.Path({mine!r}).touch()
+        deadline = time.monotonic() + 20
+        while not pathlib.Path({other!r}).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    """
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    assert run_both(half("a", meeting.format(mine=a, other=b)), half("b", meeting.format(mine=b, other=a))) == 0
+
+
+STUBBORN = """
+    import pathlib, signal, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    if {is_stubborn}:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pathlib.Path({path!r}).write_text(str(child.pid))
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("tidied up")
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_both_and_all_that_they_started(number: signal.Signals, tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    codes = [textwrap.dedent(STUBBORN.format(path=str(p), is_stubborn=p.name == "b")) for p in paths]
+    program = (
+        "import sys; from tools.run_tests import Half, run_both; "
+        "made = [Half(name=n, command=[sys.executable, '-c', c]) for n, c in zip('ab', sys.argv[1:])]; "
+        "sys.exit(run_both(*made, patience_s=2))"
+    )
+    started = subprocess.Popen([sys.executable, "-c", program, *codes], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not all(path.exists() and path.read_text() for path in paths):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    children = [int(path.read_text()) for path in paths]
+    assert all(map(is_alive, children))
+    os.kill(started.pid, number)
+    out, _ = started.communicate(timeout=30)
+    assert started.returncode == 130
+    assert "tidied up" in out
+    assert f"== b: exit status {-signal.SIGKILL}" in out
+    time.sleep(0.2)
+    assert not any(map(is_alive, children))
+
+
+def test_the_halves_are_all_tests_between_them() -> None:
+    computing, waiting = halves(["-x"])
+    assert "--ignore=tests/integration" in computing.command
+    assert "tests/integration" in waiting.command
+    assert not {"-m", "-k"} & {*computing.command[3:], *waiting.command[3:]}
+    assert computing.command[-1] == waiting.command[-1] == "-x"
