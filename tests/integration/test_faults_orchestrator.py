@@ -93,7 +93,7 @@ def test_the_second_of_two_orchestrators_stops_and_a_successor_of_a_killed_one_t
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     run = fault_run(
-        slurm, tmp_path, "two", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false", seconds=6
+        slurm, tmp_path, "two", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false", seconds=12
     )
     first = run.shell.start(*run.words)
     run.wait_running(2)
