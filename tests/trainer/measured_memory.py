@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from sweep.core.cell import Cell, cell_from_json
 from trainer import devices, session
+from trainer.failure import leave
 from trainer.optimizer import ShardedAdamW
 from trainer.ranks import Ranks
 
@@ -97,3 +98,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    # As the trainer does (trainer/__main__.py).
+    leave(0)
