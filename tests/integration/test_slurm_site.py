@@ -13,6 +13,7 @@ from sweep.adapters.slurm_commands import SlurmCommands
 from sweep.core.attempt import Phase
 from sweep.core.site import Site
 from sweep.core.spec import SlurmSpec
+from sweep.ports import SchedulerUnreachableError
 from tests.integration.conftest import SlurmUnderTest
 
 pytestmark = pytest.mark.slurm
@@ -122,10 +123,11 @@ def test_a_job_above_its_qos_walltime_is_hopeless_and_one_that_is_held_is_not(
     assert not on.is_hopeless(report)
 
 
-def test_a_controller_that_is_down_is_no_error(slurm: SlurmUnderTest) -> None:
+def test_a_controller_that_never_answered_is_one_clear_error(slurm: SlurmUnderTest) -> None:
     """With a configuration that leads nowhere, rather than by stopping the one that others use."""
     elsewhere = slurm.dir / "etc" / "elsewhere.conf"
     commands = SlurmCommands({**slurm.env, "SLURM_CONF": str(elsewhere)}, timeout_s=3, attempts=1)
     on = SlurmScheduler(SlurmSpec(), commands=commands)
-    assert on.site() == Site()
+    with pytest.raises(SchedulerUnreachableError, match="asked what the cluster allows: "):
+        on.site()
     assert on.unhealthy(slurm.nodes) == {}

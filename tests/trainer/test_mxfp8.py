@@ -77,7 +77,9 @@ def test_layouts_train_as_one_process_does(shown: dict[str, Shown]) -> None:
     for name in TWO:
         assert shown[name].losses == pytest.approx(shown["mxfp8"].losses, rel=5e-3), name
     assert shown["mxfp8 checkpointed"].losses == shown["mxfp8"].losses
-    assert shown["mxfp8 compiled"].losses == shown["mxfp8"].losses
+    # Compiled, the rotation differs in its last bit; rounding to eight bits makes more of it.
+    assert shown["mxfp8 compiled"].losses[0] == pytest.approx(shown["mxfp8"].losses[0], rel=5e-5)
+    assert shown["mxfp8 compiled"].losses == pytest.approx(shown["mxfp8"].losses, rel=5e-3)
 
 
 def test_projections_of_blocks_are_converted_and_parameters_stay_what_they_are() -> None:

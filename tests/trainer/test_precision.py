@@ -201,8 +201,11 @@ def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -
         assert shown[name]["losses"] == pytest.approx(shown["fp32"]["losses"], rel=6e-3), name
         assert shown[name]["losses"][0] == pytest.approx(shown["fp32"]["losses"][0], rel=2e-4), name
         assert shown[name]["losses"] != shown["fp32"]["losses"]
-    # Compiled as far as inductor's input: nothing is fused, so nothing is rounded elsewhere.
-    assert shown["tensorwise compiled"]["losses"] == shown["tensorwise"]["losses"]
+    # Compiled as far as inductor's input nothing is fused, but the rotation differs in its last bit; rounding to eight
+    # bits makes more of it.
+    compiled, plain = shown["tensorwise compiled"]["losses"], shown["tensorwise"]["losses"]
+    assert compiled[0] == pytest.approx(plain[0], rel=5e-5)
+    assert compiled == pytest.approx(plain, rel=6e-3)
 
 
 @pytest.mark.slow
