@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sweep.core.ledger import EVENT_NAMES, LEDGER_VERSION, parse_event, read_lines, render_event
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from sweep.core.ledger import Event
@@ -68,20 +68,19 @@ class LedgerFile:
 
 # A long sweep's ledger is read at every start: lines as render_event writes them are decoded in C, straight to events.
 _HEAD = f'{{"v": {LEDGER_VERSION}, "event": "'.encode()
-_DECODERS = {name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()}
+_DECODERS = {_HEAD + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()}
 
 
-def _parse(line: bytes) -> Event:
+def _parse(line: bytes, decoders: Mapping[bytes, Callable[[bytes], Any]] = _DECODERS, n: int = len(_HEAD)) -> Event:
     """As :func:`sweep.core.ledger.parse_event`, which has the last word on every line that is not plainly an event."""
-    if line.startswith(_HEAD):
-        decode = _DECODERS.get(line[len(_HEAD) : line.find(b'"', len(_HEAD))])
-        if decode is not None:
-            try:
-                event: Event = decode(line)
-            except (ValueError, RecursionError):
-                pass  # the other reader says what is wrong, if anything is
-            else:
-                return event
+    decode = decoders.get(line[: line.find(b'"', n)])
+    if decode is not None:
+        try:
+            event: Event = decode(line)
+        except (ValueError, RecursionError):
+            pass  # the other reader says what is wrong, if anything is
+        else:
+            return event
     return parse_event(line.decode("utf-8", errors="replace"))
 
 

@@ -157,7 +157,7 @@ def _reserved(history: History, event: Reserved) -> None:
 
 
 def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> AttemptState:
-    repeat = history.repeats.setdefault((key.cell_id, key.repeat), RepeatHistory())
+    repeat = _repeat_of(history, key)
     attempts, repeat.skipped = repeat.attempts, None
     for other in attempts:
         if other.key.attempt == key.attempt and not other.submission:
@@ -179,6 +179,14 @@ def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> 
     )
     _insert(attempts, state)
     return state
+
+
+def _repeat_of(history: History, key: AttemptKey) -> RepeatHistory:
+    name = (key.cell_id, key.repeat)
+    found = history.repeats.get(name)
+    if found is None:
+        found = history.repeats[name] = RepeatHistory()
+    return found
 
 
 def _insert(attempts: list[AttemptState], state: AttemptState) -> None:
@@ -232,7 +240,7 @@ def _released(history: History, event: Released) -> None:
 
 
 def _ended(history: History, event: Ended) -> None:
-    attempts = history.repeats.setdefault((event.key.cell_id, event.key.repeat), RepeatHistory()).attempts
+    attempts = _repeat_of(history, event.key).attempts
     states = [state for state in attempts if state.key.attempt == event.key.attempt]
     if not states:
         # The line of its reservation is lost; what it measured is not, nor is its number used again.

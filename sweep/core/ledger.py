@@ -258,12 +258,11 @@ def read_lines(lines: Iterable[_Line], parse: Callable[[_Line], Event]) -> tuple
     problems: list[str] = []
     with no_collection():
         for number, line in enumerate(lines, 1):
-            if not line or line.isspace():
-                continue
             try:
                 events.append(parse(line))
             except ValueError as error:
-                problems.append(f"ledger line {number} cannot be read ({error}); the rest was kept")
+                if line and not line.isspace():
+                    problems.append(f"ledger line {number} cannot be read ({error}); the rest was kept")
     return events, problems
 
 
