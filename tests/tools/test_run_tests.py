@@ -14,6 +14,8 @@ import pytest
 
 from tools.run_tests import Half, halves, run_both
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -35,6 +35,8 @@ from trainer.mesh import build_mesh
 from trainer.model import CausalAttention
 from trainer.ranks import Ranks
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = TrainerSettings(steps=2, warmup_steps=1)
 DEGREES = st.sampled_from((1, 1, 2, 2, 3, 4))
 

@@ -15,6 +15,8 @@ from sweep.core.record import ERROR_GLOB, parse_error
 from tests.trainer.cells import CPU, cell, write_cell
 from tests.trainer.processes import alone, torchrun
 
+pytestmark = pytest.mark.slow
+
 H100 = Device(name="h100", type="cuda", match=("H100",), compute_capability=(9, 0))
 EVEN = ModelShape(name="even", n_layers=2, hidden=128, n_heads=4, n_kv_heads=2, ffn_hidden=192, vocab_size=128)
 

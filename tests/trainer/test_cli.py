@@ -27,6 +27,8 @@ from sweep.core.record import (
 from tests.trainer.cells import CPU, cell, cell_file, write_cell
 from tests.trainer.processes import alone, environment, torchrun
 
+pytestmark = pytest.mark.slow
+
 
 def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}

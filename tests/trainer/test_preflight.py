@@ -20,6 +20,8 @@ from sweep.core.record import RecordError
 from tests.trainer.cells import cell, write_cell
 from tests.trainer.processes import ROOT, alone, torchrun
 
+pytestmark = pytest.mark.slow
+
 DRIVER = ROOT / "tests" / "trainer" / "measured_memory.py"
 PEAK_TOLERANCE = 0.01
 # Large enough that tensors outweigh counters and norms.

@@ -18,6 +18,8 @@ from tests.trainer.test_tokens_file import NEEDED, counted, on
 from trainer import tokens_file
 from trainer.tokens_file import trace
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_file_is_traced_by_the_hash_that_sha256sum_prints(tmp_path: Path) -> None:
     path = counted(tmp_path / "t.bin")
