@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 from sweep.core.attempt import ABSENT, AttemptKey, JobReport, Outcome, Phase, RankError, Verdict, slurm_state
 from sweep.core.blame import Blame
-from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings
+from sweep.core.cell import BatchKind, Cell, Parallelism, Precision, TrainerSettings
 from sweep.core.device import Device
+from sweep.core.grid import Point, Rejection
 from sweep.core.ledger import Event, parse_event, render_event
-from sweep.core.model import ModelShape
+from sweep.core.model import FlopConvention, ModelShape
 from sweep.core.record import AttemptFile, CellFile, Progress, RecordError, Result
+from sweep.core.series import SeriesKind, SeriesSpec
 from sweep.core.site import UNLIMITED, Site
 from sweep.core.submission import Submission
 from sweep.core.sweep_file import SweepFile
@@ -38,6 +40,25 @@ def tiny_cell(*, nodes: int = 1, gpus_per_node: int = 1, **changes: object) -> C
         **changes,
     }
     return Cell(**values)  # type: ignore[arg-type]  # assembled from keywords
+
+
+def weak_content(
+    cells: Mapping[str, Cell], *, cluster: str = "fake", rejections: Iterable[Rejection] = ()
+) -> SweepFile:
+    """The ``sweep.json`` of a weak-scaling grid over nodes that has just these cells."""
+    return SweepFile(
+        grid="weak",
+        cluster=cluster,
+        scale="laptop",
+        batch_kind=BatchKind.SEQUENCES_PER_GPU,
+        repeats=1,
+        series=SeriesSpec(kind=SeriesKind.WEAK, baseline={"nodes": 1}),
+        flop_convention=FlopConvention.PALM_FULL,
+        devices={"cpu": CPU},
+        cells=cells,
+        points=tuple(Point(axes={"nodes": cell.nodes}, cell_id=name) for name, cell in cells.items()),
+        rejections=tuple(rejections),
+    )
 
 
 def result_of(key: AttemptKey, **changes: object) -> Result:

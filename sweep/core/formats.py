@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sweep.core.cell import Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sweep.core.cell import Cell
     from sweep.core.device import Device
@@ -68,8 +68,7 @@ def matrix_sizes(cell: Cell) -> str | None:
             f"precision={cell.precision} multiplies multiples of {multiple}; micro_batch={cell.micro_batch} x "
             f"seq_len={cell.seq_len} over cp={layout.cp} is {n_tokens} tokens. Change one of them, or the precision."
         )
-    for what in _WIDTHS:
-        size = getattr(shape, what) // layout.tp
+    for what, size in _widths_on_a_rank(cell):
         if size % multiple:
             return (
                 f"precision={cell.precision} multiplies multiples of {multiple}; {shape.name} has {what}={size} a rank "
@@ -84,8 +83,7 @@ def float8_gather(cell: Cell) -> str | None:
     if cell.precision is not Precision.FLOAT8 or cell.trainer.float8_recipe != "tensorwise":
         return None
     n_shards = layout.dp_shard * layout.cp
-    for what in _WIDTHS:
-        size = getattr(shape, what) // layout.tp
+    for what, size in _widths_on_a_rank(cell):
         if size % n_shards:
             return (
                 f"float8 tensorwise gathers weights in equal parts; {shape.name} has {what}={size} a rank at "
@@ -93,6 +91,11 @@ def float8_gather(cell: Cell) -> str | None:
                 "trainer.float8_recipe=rowwise, or other degrees."
             )
     return None
+
+
+def _widths_on_a_rank(cell: Cell) -> Iterator[tuple[str, int]]:
+    for what in _WIDTHS:
+        yield what, getattr(cell.model, what) // cell.parallelism.tp
 
 
 def _shown(capability: tuple[int, int]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +23,25 @@ exit 1
 """
 
 
+@contextlib.contextmanager
+def at_most_three_jobs(slurm: SlurmUnderTest) -> Iterator[None]:
+    """The QOS takes no more of a user."""
+    change = ("sacctmgr", "-i", "modify", "qos", "normal", "set")
+    slurm.run(*change, "MaxSubmitJobsPerUser=3")
+    try:
+        yield
+    finally:
+        slurm.run(*change, "MaxSubmitJobsPerUser=-1")
+
+
 def test_twenty_cells_are_fed_into_a_queue_that_takes_three(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     lengths = ",".join(str(32 * number) for number in range(1, 21))
     run = fault_run(
         slurm, tmp_path, "fed", "nodes=1", f"seq_len=[{lengths}]", "policy.canary=false", "budget.gpu_hours=2",
         "tables=false",
     ).in_the_way("sbatch", COUNTS)  # fmt: skip
-    slurm.run("sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxSubmitJobsPerUser=3")
-    try:
+    with at_most_three_jobs(slurm):
         done = run.shell.run(*run.words, timeout_s=280)
-    finally:
-        slurm.run("sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxSubmitJobsPerUser=-1")
     assert done.code == 0, done.err
     assert run.outcomes() == ["SUCCEEDED"] * 20
     assert run.events("refused") == []
@@ -45,11 +55,8 @@ def test_a_limit_that_the_user_may_not_ask_for_is_found_by_halves(slurm: SlurmUn
         "tables=false",
     )  # fmt: skip
     run = run.in_the_way("sacctmgr", 'echo "sacctmgr: error: Access/permission denied" >&2; exit 1')
-    slurm.run("sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxSubmitJobsPerUser=3")
-    try:
+    with at_most_three_jobs(slurm):
         done = run.shell.run(*run.words, timeout_s=200)
-    finally:
-        slurm.run("sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxSubmitJobsPerUser=-1")
     assert done.code == 0, done.err
     assert run.outcomes() == ["SUCCEEDED"] * 7
     assert max(len(event["jobs"]) for event in run.events("submitted")) == 3  # type: ignore[arg-type]  # JSON

@@ -143,15 +143,16 @@ def stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_PipelineSchedule, "_warmup_p2p", agree_on_stated_shapes)
 
 
-@pytest.mark.slow
-@settings(
-    max_examples=40,
+SEARCH = settings(
     derandomize=True,
     # A failing cell is printed as it was drawn: to shrink it takes minutes.
     phases=(Phase.explicit, Phase.generate),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )
+
+
+@settings(SEARCH, max_examples=40)
 @given(cell=cells(), data=st.data())
 def test_a_cell_that_the_rules_let_through_is_built_and_stepped(cell: Cell, data: st.DataObject) -> None:
     assume(not violations(cell))
@@ -164,14 +165,7 @@ def test_a_cell_that_the_rules_let_through_is_built_and_stepped(cell: Cell, data
     assert (losses is None) == (not holds_last_stage(cell, rank))
 
 
-@pytest.mark.slow
-@settings(
-    max_examples=12,
-    derandomize=True,
-    phases=(Phase.explicit, Phase.generate),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
-)
+@settings(SEARCH, max_examples=12)
 @given(
     cell=cells(),
     precision=st.sampled_from((Precision.FLOAT8, Precision.MXFP8, Precision.FP16)),
@@ -219,7 +213,6 @@ def test_all_dimensions_at_once_are_built_and_stepped(rank: int) -> None:
     assert (losses is not None) == (rank >= 16)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", Checkpointing)
 @pytest.mark.parametrize("pp", [1, 2])
 def test_compiled_blocks_are_built_and_stepped_with_each_checkpointing(

@@ -60,7 +60,6 @@ def test_two_ranks_leave_a_whole_result_steps_and_progress_and_nothing_else(tmp_
     assert (progress.step, progress.steps) == (6, 6)
 
 
-@pytest.mark.slow
 def test_one_process_runs_without_torchrun(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell(precision=Precision.BF16))
     done = alone("--cell", str(path), "--out", str(tmp_path))
@@ -74,7 +73,6 @@ def test_one_process_runs_without_torchrun(tmp_path: Path) -> None:
     assert f"loss of the last {result.final_loss:.4f}" in last
 
 
-@pytest.mark.slow
 def test_ranks_left_behind_by_another_job_are_not_believed(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell(trainer={"steps": 2, "warmup_steps": 1}))
     done = alone("--cell", str(path), "--out", str(tmp_path), WORLD_SIZE="8", RANK="3")

@@ -110,7 +110,6 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_can_be_examined(name: str) -> None:
     made = even(LAYOUTS[name])
@@ -192,7 +191,6 @@ def test_a_record_reads_back_as_it_was_written() -> None:
         Preflight.parse(found.render().replace('"rank": 1', '"rank": "one"'))
 
 
-@pytest.mark.slow
 def test_the_command_line_prints_the_record_of_a_cell_that_can_run(tmp_path: Path) -> None:
     path = write_cell(tmp_path, TWO["tp"])
     done = alone("--preflight", "--cell", str(path), "--rank", "1", "--json")

@@ -9,9 +9,8 @@ import pytest
 from sweep.adapters import run_dir as module
 from sweep.adapters.run_dir import RunDir, RunDirError, find_run_dirs, write_atomically
 from sweep.core.attempt import AttemptKey, ErrorClass, RankError
-from sweep.core.cell import BatchKind, cell_id
-from sweep.core.grid import Point, Rejection
-from sweep.core.model import FlopConvention
+from sweep.core.cell import cell_id
+from sweep.core.grid import Rejection
 from sweep.core.record import (
     RESULT_FILE,
     SWEEP_FILE,
@@ -22,11 +21,10 @@ from sweep.core.record import (
     rank_error,
     render_error,
 )
-from sweep.core.series import SeriesKind, SeriesSpec
 from sweep.core.spec import LaunchSpec
 from sweep.core.submission import Submission
 from sweep.core.sweep_file import SweepFile
-from tests.fakes import CPU, result_of, tiny_cell
+from tests.fakes import CPU, result_of, tiny_cell, weak_content
 
 CELL = tiny_cell()
 KEY = AttemptKey(cell_id=cell_id(CELL), repeat=1, attempt=1)
@@ -47,25 +45,9 @@ def _folder(run_dir: RunDir) -> Path:
 
 
 def _content() -> SweepFile:
-    return SweepFile(
-        grid="weak",
-        cluster="local",
-        scale="laptop",
-        batch_kind=BatchKind.SEQUENCES_PER_GPU,
-        repeats=1,
-        series=SeriesSpec(kind=SeriesKind.WEAK, baseline={"nodes": 1}),
-        flop_convention=FlopConvention.PALM_FULL,
-        devices={"cpu": CPU},
-        cells={KEY.cell_id: CELL},
-        points=(Point(axes={"nodes": 1}, cell_id=KEY.cell_id),),
-        rejections=(
-            Rejection(
-                axes={"nodes": 3, "gpus_per_node": 1, "seq_len": 32, "sequences_per_gpu": "1"},
-                rule="exclude",
-                reason="nodes == 3",
-            ),
-        ),
-    )
+    sizes = {"nodes": 3, "gpus_per_node": 1, "seq_len": 32, "sequences_per_gpu": "1"}
+    rejection = Rejection(axes=sizes, rule="exclude", reason="nodes == 3")
+    return weak_content({KEY.cell_id: CELL}, cluster="local", rejections=[rejection])
 
 
 def test_a_run_directory_is_private_to_its_user(run_dir: RunDir) -> None:

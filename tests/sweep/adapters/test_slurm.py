@@ -218,7 +218,8 @@ def test_a_missing_command_is_named_with_what_to_do(slurm: FakeSlurm, missing: s
 def test_a_cluster_without_accounting_needs_no_sacct(slurm: FakeSlurm) -> None:
     (slurm.folder / "sacct").unlink()
     commands = SlurmCommands({"PATH": str(slurm.folder)})
-    SlurmScheduler(SlurmSpec(sacct=False), user="me", commands=commands)
+    scheduler = SlurmScheduler(SlurmSpec(sacct=False), user="me", commands=commands)
+    assert scheduler.poll(["42"], since=NOW)["42"].phase is Phase.ABSENT
 
 
 # --- find
@@ -442,6 +443,7 @@ def test_cancelling_nothing_calls_nothing(slurm: FakeSlurm) -> None:
 def test_cancelling_what_is_over_is_no_error(slurm: FakeSlurm, words: str) -> None:
     slurm.answers("scancel", err=words, code=1)
     slurm.scheduler().cancel(["42"])
+    assert len(slurm.calls("scancel")) == 1, "it is not asked again either"
 
 
 def test_a_cancel_that_was_not_heard_is_an_error(slurm: FakeSlurm) -> None:

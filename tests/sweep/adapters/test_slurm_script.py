@@ -74,6 +74,11 @@ def options_of(text: str) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
 
 
+def test_slurms_own_mails_are_asked_for_as_the_documentation_says() -> None:
+    spec = SlurmSpec(sbatch={"mail-user": "me@example.org", "mail-type": "FAIL"})
+    assert {"--mail-user=me@example.org", "--mail-type=FAIL"} <= set(options_of(script(SUBMISSION, spec)))
+
+
 def test_a_hostile_partition_stays_one_quoted_value() -> None:
     text = script(ONE_TASK, SlurmSpec(partition="a; rm -rf $HOME #'"))
     assert "--partition='a; rm -rf $HOME #'\"'\"''" in options_of(text)

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from sweep.cli.evidence import attempts_as_json, print_attempts
 from sweep.core.record import AttemptFile, Progress
-from tests.sweep.cli.test_progress import Screen, _content
+from tests.fakes import weak_content
+from tests.sweep.cli.test_progress import Screen
 
 
 def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None:
@@ -16,7 +17,7 @@ def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None
     screen.look()
     world = screen.world
     (key, *_) = (world.scheduler.keys[job] for job in world.scheduler.live_jobs())
-    history, content = screen.orchestrator.session.history, _content(world)
+    history, content = screen.orchestrator.session.history, weak_content(world.cells)
     (waiting,) = attempts_as_json(key.cell_id, content, history, world.run_dir)
     assert (waiting["state"], waiting["running"]) == ("in flight", None)
     world.run_dir.attempt_files[key] = AttemptFile(

@@ -13,9 +13,7 @@ from sweep.core.attempt import AttemptKey
 from sweep.core.cell import cell_id
 from sweep.core.ledger import Reserved, Submitted
 from sweep.core.record import LEDGER_FILE, attempt_dir
-from tests.fakes import tiny_cell
-from tests.sweep.cli.test_progress import _content
-from tests.sweep.usecases.conftest import World
+from tests.fakes import tiny_cell, weak_content
 
 
 @pytest.fixture
@@ -24,7 +22,7 @@ def run(tmp_path: Path) -> tuple[Path, str]:
     cell = tiny_cell()
     made = RunDir(tmp_path / "run")
     made.create()
-    made.publish_sweep_file(_content(World(cells={cell_id(cell): cell})))
+    made.publish_sweep_file(weak_content({cell_id(cell): cell}))
     key = AttemptKey(cell_id=cell_id(cell), repeat=1, attempt=1)
     other = AttemptKey(cell_id="0" * 16, repeat=1, attempt=1)
     ledger = LedgerFile(tmp_path / "run" / LEDGER_FILE)

@@ -9,16 +9,13 @@ from rich.console import Console
 
 from sweep.cli.progress import Watching
 from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome
-from sweep.core.cell import BatchKind, cell_id
+from sweep.core.cell import cell_id
 from sweep.core.grid import Point
-from sweep.core.model import FlopConvention
 from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile, Progress
-from sweep.core.series import SeriesKind, SeriesSpec
-from sweep.core.sweep_file import SweepFile
 from sweep.ports import SchedulerUnreachableError
 from sweep.usecases.orchestrate import Orchestrator
-from tests.fakes import CPU, tiny_cell
+from tests.fakes import tiny_cell, weak_content
 from tests.sweep.usecases.conftest import World
 
 
@@ -31,7 +28,9 @@ class Screen:
         self.world.policy = Policy(canary=False, outcomes={**OUTCOME_RULES, Outcome.NODE_FAIL: slow})
         self.orchestrator: Orchestrator = self.world.orchestrator()
         self.text = io.StringIO()
-        self.watching = Watching(Console(file=self.text, width=200), _content(self.world), self.orchestrator.session)
+        self.watching = Watching(
+            Console(file=self.text, width=200), weak_content(self.world.cells), self.orchestrator.session
+        )
 
     def look(self) -> str:
         """The line of one look, ten seconds after the last."""
@@ -45,22 +44,6 @@ class Screen:
         self.world.run_dir.attempt_files[key] = AttemptFile(
             key=key, restart=0, job_id="1", hosts=("node1",), pid=7, started_at=1.0, ended_at=ended_at
         )
-
-
-def _content(world: World) -> SweepFile:
-    return SweepFile(
-        grid="weak",
-        cluster="fake",
-        scale="laptop",
-        batch_kind=BatchKind.SEQUENCES_PER_GPU,
-        repeats=1,
-        series=SeriesSpec(kind=SeriesKind.WEAK, baseline={"nodes": 1}),
-        flop_convention=FlopConvention.PALM_FULL,
-        devices={"cpu": CPU},
-        cells=world.cells,
-        points=tuple(Point(axes={"nodes": cell.nodes}, cell_id=name) for name, cell in world.cells.items()),
-        rejections=(),
-    )
 
 
 def test_a_running_cell_shows_its_step_its_speed_and_the_time_left() -> None:
