@@ -276,15 +276,22 @@ class HangWatcher:
         self._end(EXIT_FAILED)
 
 
+# How often a process's threads are listed anew because one of them ended meanwhile.
+_LOOKS = 100
+
+
 def living_children(pid: int) -> int:
     """Children of a process that still run; a large number where the kernel does not tell."""
-    children: list[str] = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += (task / "children").read_text().split()
-    except OSError:
-        return sys.maxsize
-    return sum(not _is_zombie(child) for child in children)
+    for _ in range(_LOOKS):
+        try:
+            tasks = list(Path(f"/proc/{pid}/task").iterdir())
+            children = [child for task in tasks for child in (task / "children").read_text().split()]
+        except OSError:
+            # A thread ended between the listing and its reading, and another one has its children now: look again.
+            # Or the whole process is gone, or the kernel keeps no such lists.
+            continue
+        return sum(not _is_zombie(child) for child in children)
+    return sys.maxsize
 
 
 def _is_zombie(pid: str) -> bool:

@@ -193,5 +193,22 @@ def test_living_children_counts_processes_that_run() -> None:
         os.waitpid(child, 0)
 
 
+def test_threads_that_end_meanwhile_do_not_hide_how_many_children_live() -> None:
+    over = threading.Event()
+
+    def churn() -> None:
+        while not over.is_set():
+            threading.Thread(target=time.sleep, args=(1e-4,)).start()
+
+    before = living_children(os.getpid())
+    churning = threading.Thread(target=churn)
+    churning.start()
+    try:
+        assert {living_children(os.getpid()) for _ in range(300)} == {before}
+    finally:
+        over.set()
+        churning.join()
+
+
 def test_the_children_of_a_process_that_is_gone_count_as_alive() -> None:
     assert living_children(1 << 22) > 1_000_000
