@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -65,6 +66,28 @@ def test_a_preempted_job_is_retried_and_a_requeued_one_goes_on_under_its_id(
     attempts = {length: row["attempt"].partition("repeat-01/")[2] for length, row in run.by_length().items()}
     assert attempts == {"32": "attempt-01/restart-1", "64": "attempt-02", "96": "attempt-01/restart-1"}
     run.audit(budget=2)
+
+
+def test_memory_that_slurm_limits_by_cgroups_is_told_by_its_own_word(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """32 runs out of it, 64 does not: as on most clusters the kernel kills and Slurm says OUT_OF_MEMORY."""
+    if not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.W_OK):
+        pytest.skip("no memory controller of cgroup v1 here, which this Slurm needs")
+    with slurm.settings(TaskPlugin="task/cgroup", JobAcctGatherParams="UsePss"):
+        for sacct in (True, False):
+            run = fault_run(
+                slurm, tmp_path / f"sacct-{sacct}", "cgroups", "nodes=1", "seq_len=[32,64]", "policy.canary=false",
+                "budget.gpu_hours=2", plan={"32": "eat_memory"}, site={"mem": "200", "sacct": sacct}, lost_after_s=6,
+            )  # fmt: skip
+            done = run.shell.run(*run.words, timeout_s=100)
+            assert done.code == 0, done.err
+            shown = {length: row["status"] for length, row in run.by_length().items()}
+            assert shown == {"32": "oom_host", "64": "measured"}
+            assert sorted(run.outcomes()) == ["OOM_HOST", "SUCCEEDED"]
+            (found,) = (event for event in run.events("ended") if event["outcome"] == "OOM_HOST")
+            evidence = json.loads(json.dumps(found["evidence"]))
+            assert evidence["state"] == "OUT_OF_MEMORY"
+            assert [error["error_class"] for error in evidence["errors"]] == ["oom_host"], "the launcher saw it too"
+            run.audit(budget=2, by_sacct=sacct)
 
 
 def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTest, tmp_path: Path) -> None:

@@ -169,7 +169,8 @@ def render(settings: Settings, layout: Layout) -> dict[str, str]:
     return {
         "slurm.conf": _slurm_conf(settings, layout),
         "gres.conf": _gres_conf(settings, layout),
-        "cgroup.conf": f"CgroupPlugin={plugin}\n",
+        # The limit counts only where slurm.conf says TaskPlugin=task/cgroup.
+        "cgroup.conf": f"CgroupPlugin={plugin}\nConstrainRAMSpace=yes\n",
         "slurmdbd.conf": _slurmdbd_conf(settings, layout),
     }
 
