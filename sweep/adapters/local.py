@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sweep.core.attempt import JobReport, Outcome
-    from sweep.core.spec import ClusterSpec
     from sweep.core.submission import Submission
     from sweep.ports import Intent
 
@@ -43,7 +42,7 @@ class LocalScheduler:
 
     Args:
         run_dir: The run directory; one process at a time may drive it.
-        cluster: How many cells may run at once.
+        max_concurrent_cells: Cells that may run at once; None: as many as cores and memory allow.
         environ: Environment of the jobs, None: this process's; what an enclosing job left in it is removed.
         cores: Cores to share out; None: those that this process may use.
         drives: Whether :meth:`poll` may change anything; False for commands that only look.
@@ -53,8 +52,8 @@ class LocalScheduler:
     def __init__(
         self,
         run_dir: Path,
-        cluster: ClusterSpec,
         *,
+        max_concurrent_cells: int | None = None,
         environ: Mapping[str, str] | None = None,
         cores: int | None = None,
         drives: bool = True,
@@ -64,7 +63,7 @@ class LocalScheduler:
         self._run_dir = run_dir.absolute()
         self._files = JobFiles(self._run_dir)
         self._environ = scrubbed(os.environ if environ is None else environ)
-        self._max_concurrent = cluster.max_concurrent_cells
+        self._max_concurrent = max_concurrent_cells
         self._cores = cores or len(os.sched_getaffinity(0))
         self._drives = drives
         self._now = now
@@ -112,7 +111,7 @@ class LocalScheduler:
                 self._check_running()
                 self._start_pending()
             else:
-                self._jobs = None
+                self._jobs = {job.job_id: self._as_it_looks(job) for job in self._files.all()}
         except OSError as error:
             raise SchedulerError(f"the local cluster cannot write its state: {error}") from error
         known = self._known()
@@ -233,6 +232,16 @@ class LocalScheduler:
         """The job with its launchers as they are now."""
         seen = self._seen(job)
         return job if seen == job else self._save(seen)
+
+    def _as_it_looks(self, job: LocalJob) -> LocalJob:
+        """The job with what can be seen of its end, with nothing written or ended."""
+        if LOCAL_STATES[job.state].phase is not Phase.RUNNING:
+            return job
+        seen = self._seen(job)
+        if not all(one.is_over for one in seen.launched):
+            return seen
+        state, reason = self._how_it_ended(seen)
+        return ended(seen, state, now=self._now(), reason=reason)
 
     def _seen(self, job: LocalJob) -> LocalJob:
         launched = tuple(one if one.is_over else self._look_at(job, rank) for rank, one in enumerate(job.launched))

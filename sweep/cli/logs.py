@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.lease import current_holder
 from sweep.cli.common import OK, CommandError, cells_named, find_run_dir, sweep_file_of
 from sweep.cli.wiring import read_history
 from sweep.core.attempt import AttemptKey
-from sweep.core.record import LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
+from sweep.core.record import LEDGER_FILE, LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
 
 if TYPE_CHECKING:
     from sweep.adapters.run_dir import RunDir
@@ -25,13 +26,14 @@ def main(asked: Arguments) -> int:
     run_dir = find_run_dir(asked)
     key = _attempt(asked, run_dir)
     reader = _Reader(run_dir, key)
-    attempt = _state(run_dir, key)
+    ledger = _Ledger(run_dir, key)
+    attempt = ledger.attempt()
     printed = reader.print_new(attempt)
     if not printed and not asked.follow:
         print(f"{key} has printed nothing.", file=sys.stderr)
-    while asked.follow and attempt is not None and attempt.in_flight:
+    while asked.follow and attempt is not None and attempt.in_flight and not _is_over_unrecorded(run_dir, key):
         time.sleep(_FOLLOW_EVERY_S)
-        attempt = _state(run_dir, key)
+        attempt = ledger.attempt()
         reader.print_new(attempt)
     reader.print_new(attempt, last=True)
     return OK
@@ -52,9 +54,34 @@ def _attempt(asked: Arguments, run_dir: RunDir) -> AttemptKey:
     return AttemptKey(cell_id=cell, repeat=asked.repeat, attempt=number)
 
 
-def _state(run_dir: RunDir, key: AttemptKey) -> AttemptState | None:
-    history, _ = read_history(run_dir)
-    return history.attempt(key)
+def _is_over_unrecorded(run_dir: RunDir, key: AttemptKey) -> bool:
+    """Whether an attempt's launcher has ended and nobody is there who would write that down."""
+    launched = run_dir.attempt_file(key)
+    return launched is not None and launched.ended_at is not None and current_holder(Path(run_dir.path)) is None
+
+
+class _Ledger:
+    """What the ledger says of one attempt; read anew only once it has grown.
+
+    Args:
+        run_dir: The run directory.
+        key: The attempt.
+    """
+
+    def __init__(self, run_dir: RunDir, key: AttemptKey) -> None:
+        """Nothing read yet."""
+        self._run_dir = run_dir
+        self._key = key
+        self._size = -1
+        self._attempt: AttemptState | None = None
+
+    def attempt(self) -> AttemptState | None:
+        """Where the attempt stands."""
+        size = (Path(self._run_dir.path) / LEDGER_FILE).stat().st_size
+        if size != self._size:
+            history, _ = read_history(self._run_dir)
+            self._size, self._attempt = size, history.attempt(self._key)
+        return self._attempt
 
 
 class _Reader:

@@ -6,10 +6,14 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.lease import current_holder
 from sweep.adapters.sources import packages_root
-from sweep.cli.common import OK, consoles, find_run_dir
+from sweep.cli import views
+from sweep.cli.common import OK, consoles, find_run_dir, print_notes, sweep_file_of
+from sweep.cli.wiring import look_over_run, read_history
 from sweep.core.environment import scrubbed
 
 if TYPE_CHECKING:
@@ -25,7 +29,11 @@ def main(asked: Arguments) -> int:
     """Make the tables and figures of a run."""
     mix = any(word.replace(" ", "").lower() == "mix_fingerprints=true" for word in asked.overrides)
     _, err = consoles()
-    return make_tables(find_run_dir(asked), mix_fingerprints=mix, err=err)
+    run_dir = find_run_dir(asked)
+    if current_holder(Path(run_dir.path)) is None:
+        history, _ = read_history(run_dir)
+        print_notes(err, views.look_notes(look_over_run(history, sweep_file_of(run_dir), run_dir)))
+    return make_tables(run_dir, mix_fingerprints=mix, err=err)
 
 
 def make_tables(run_dir: RunDir, *, mix_fingerprints: bool, err: Console) -> int:

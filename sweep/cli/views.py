@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sweep.core.history import History
     from sweep.core.record import Progress
     from sweep.core.sweep_file import SweepFile
+    from sweep.usecases.look import Look
     from sweep.usecases.status import RepeatStatus
 
 _MOST_REJECTIONS = 40
@@ -85,6 +86,7 @@ def _cell_json(status: RepeatStatus, walltime_min: int | None) -> dict[str, obje
         "state": status.state,
         "action": action.kind.value,
         "reason": action.reason,
+        "recorded": status.is_recorded,
         "attempt": action.attempt,
         "outcome": None if action.outcome is None else action.outcome.value,
         "job": None if attempt is None else attempt.job_id,
@@ -105,6 +107,20 @@ def gpu_hours_to_submit(statuses: Sequence[RepeatStatus], walltime_min: int) -> 
     """Walltime x GPUs of everything that would be submitted: an upper bound."""
     new = (status for status in statuses if status.action.kind in _TO_COME)
     return sum(status.cell.gpus * (status.action.walltime_min or walltime_min) for status in new) / 60
+
+
+def look_notes(look: Look) -> list[str]:
+    """What a look at a run that nobody watches found, beside what its ledger says."""
+    notes = []
+    if look.problem:
+        notes.append(f"the scheduler cannot be asked ({look.problem}); jobs in flight are shown as the run left them")
+    if look.unrecorded:
+        count = len(look.unrecorded)
+        notes.append(
+            f"{count} attempt{'s have' if count > 1 else ' has'} ended since the run was left, shown as it looks now; "
+            "the sweep's command records it, retries what a retry can cure, and makes the tables"
+        )
+    return notes
 
 
 def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:

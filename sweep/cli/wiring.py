@@ -14,7 +14,9 @@ from sweep.adapters.provenance import collect
 from sweep.adapters.sources import packages_root, snapshot
 from sweep.core.history import History, fold
 from sweep.core.record import LEDGER_FILE
-from sweep.core.spec import SchedulerKind
+from sweep.core.spec import SchedulerKind, SlurmSpec
+from sweep.ports import SchedulerError
+from sweep.usecases.look import Look, look_over
 from sweep.usecases.session import Session, Sources
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from sweep.core.device import Device
     from sweep.core.policy import Policy
     from sweep.core.spec import ClusterSpec
+    from sweep.core.sweep_file import SweepFile
     from sweep.ports import Scheduler
     from sweep.usecases.session import Reporter
 
@@ -42,7 +45,28 @@ def scheduler_for(cluster: ClusterSpec, run_dir: RunDir) -> Scheduler:
         return SlurmScheduler(cluster.slurm)
     from sweep.adapters.local import LocalScheduler
 
-    return LocalScheduler(Path(run_dir.path), cluster)
+    return LocalScheduler(Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells)
+
+
+def look_over_run(history: History, content: SweepFile, run_dir: RunDir) -> Look:
+    """Bring the history of a run that nobody watches up to date, in memory only."""
+    if not any(attempt.job_id is not None for attempt in history.in_flight()):
+        return Look(reports={}, unrecorded=frozenset())
+    try:
+        scheduler = _scheduler_to_ask(content, run_dir)
+    except SchedulerError as error:
+        return Look(reports={}, unrecorded=frozenset(), problem=str(error))
+    return look_over(history, run_dir=run_dir, scheduler=scheduler, clock=SystemClock())
+
+
+def _scheduler_to_ask(content: SweepFile, run_dir: RunDir) -> Scheduler:
+    if content.scheduler == SchedulerKind.SLURM:
+        from sweep.adapters.slurm import SlurmScheduler
+
+        return SlurmScheduler(SlurmSpec(sacct=content.accounting))
+    from sweep.adapters.local import LocalScheduler
+
+    return LocalScheduler(Path(run_dir.path), drives=False)
 
 
 def session_for(

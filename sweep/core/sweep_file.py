@@ -36,6 +36,8 @@ class SweepFile:
         rejections: Every combination that is not, with its rule and reason.
         predictions: Predicted seconds a step by cell id, where there are predictions.
         budget_gpu_hours: The budget of the command that ran last; None without one.
+        scheduler: Who ran its jobs (``slurm``, ``local``); None in files of earlier versions.
+        accounting: Whether that scheduler's accounting may be asked.
     """
 
     grid: str
@@ -51,6 +53,8 @@ class SweepFile:
     rejections: tuple[Rejection, ...]
     predictions: Mapping[str, float] = field(default_factory=dict)
     budget_gpu_hours: float | None = None
+    scheduler: str | None = None
+    accounting: bool = True
 
     def render(self) -> str:
         """Text of the file."""
@@ -71,6 +75,8 @@ class SweepFile:
             "devices": {name: device.to_json() for name, device in self.devices.items()},
             "predictions": dict(self.predictions),
             "budget_gpu_hours": self.budget_gpu_hours,
+            "scheduler": self.scheduler,
+            "accounting": self.accounting,
         }
         # What there may be 100,000 of is written one a line: a tenth of the time and size that indenting it takes.
         encode = json.JSONEncoder(allow_nan=False).encode
@@ -113,9 +119,11 @@ class SweepFile:
             "flop_convention",
             "predictions",
             "budget_gpu_hours",
+            "scheduler",
+            "accounting",
         ]
-        # Files of earlier versions lack the last of them.
-        values = {"budget_gpu_hours": None, **data}
+        # Files of earlier versions lack the last three.
+        values = {"budget_gpu_hours": None, "scheduler": None, "accounting": True, **data}
         simple: dict[str, Any] = {name: convert_value(cls, name, values[name], name) for name in names}
         rejections = tuple(
             Rejection(axes=_axes(item["axes"]), rule=str(item["rule"]), reason=str(item["reason"]))

@@ -45,6 +45,8 @@ def sweep_file_of(spec: SweepSpec, expansion: Expansion) -> SweepFile:
         points=expansion.points,
         rejections=expansion.rejections,
         budget_gpu_hours=spec.policy.budget_gpu_hours,
+        scheduler=spec.cluster.scheduler.value,
+        accounting=spec.cluster.slurm.sacct,
     )
 
 

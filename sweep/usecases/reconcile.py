@@ -72,7 +72,10 @@ class Reconciler:
         if not flying:
             self._reports = {}
             return
-        reports = self._poll(flying)
+        self.settle_by(flying, self._poll(flying))
+
+    def settle_by(self, flying: Sequence[AttemptState], reports: Mapping[str, JobReport] | None) -> None:
+        """End those attempts that are over by these reports of their jobs (None: the scheduler could not be asked)."""
         if reports is None:
             self._end_those_with_results(flying)
             return

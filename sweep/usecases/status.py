@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sweep.core.attempt import Phase
 from sweep.core.plan import ActionKind, decide
 from sweep.core.restraint import HOLES
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sweep.core.record import Progress
     from sweep.core.sweep_file import SweepFile
     from sweep.ports import RunDirectory
+    from sweep.usecases.look import Look
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,7 @@ class RepeatStatus:
         attempt: Its latest attempt; None before the first.
         progress: The step its trainer is at, where it is running and has said.
         flight: Of one in flight: ``queued``, ``running`` (its launcher has begun) or ``ending`` (and ended).
+        is_recorded: Whether the ledger has its end; False where only a look says so (:mod:`sweep.usecases.look`).
     """
 
     cell: Cell
@@ -38,6 +41,7 @@ class RepeatStatus:
     attempt: AttemptState | None
     progress: Progress | None
     flight: str
+    is_recorded: bool = True
 
     @property
     def state(self) -> str:
@@ -62,7 +66,12 @@ def as_left(action: Action, history: History) -> Action:
 
 
 def statuses(
-    content: SweepFile, history: History, run_dir: RunDirectory | None, actions: Sequence[Action] | None = None
+    content: SweepFile,
+    history: History,
+    run_dir: RunDirectory | None,
+    actions: Sequence[Action] | None = None,
+    *,
+    look: Look | None = None,
 ) -> list[RepeatStatus]:
     """Where every repeat of every cell stands, in grid order.
 
@@ -71,6 +80,7 @@ def statuses(
         history: Its attempts.
         run_dir: Where running cells say how far they are; None: that is not asked.
         actions: What a command would do; None: what the history alone says, as the last run left it.
+        look: What was seen of a run that nobody watches.
     """
     axes: dict[str, Mapping[str, AxisValue]] = {}
     for point in content.points:
@@ -79,7 +89,21 @@ def statuses(
     if actions is None:
         decided = decide(cells, repeats=content.repeats, history=history)
         actions = [as_left(action, history) for action in decided]
-    return [_status(cells[action.cell_id], axes[action.cell_id], action, history, run_dir) for action in actions]
+    found = [_status(cells[action.cell_id], axes[action.cell_id], action, history, run_dir) for action in actions]
+    return found if look is None else [_seen(status, look) for status in found]
+
+
+def _seen(status: RepeatStatus, look: Look) -> RepeatStatus:
+    """A status with what a look at the scheduler adds to it."""
+    attempt = status.attempt
+    if attempt is None:
+        return status
+    if attempt.key in look.unrecorded:
+        return replace(status, is_recorded=False)
+    report = look.reports.get(attempt.job_id or "")
+    if attempt.in_flight and report is not None and report.phase is Phase.ENDED:
+        return replace(status, flight="ending")
+    return status
 
 
 def _status(

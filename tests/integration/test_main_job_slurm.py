@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,15 +85,33 @@ def test_a_job_whose_node_fails_is_retried_and_the_table_is_complete(slurm: Slur
 
 
 @pytest.mark.slurm
-def test_a_sweep_that_was_left_is_taken_over_later(slurm: SlurmUnderTest, shell: Shell) -> None:
+def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: SlurmUnderTest, shell: Shell) -> None:
+    """One cell is measured and one cancelled by hand while nobody watches."""
     words, run_dir = _stub(shell, "left", seconds=3)
-    left = shell.run(*words, "nodes=[1,2]", "watch=false")
-    assert left.code == 3, left.err
-    assert len(events(run_dir, "submitted")) == 2
+    slurm.run("scontrol", "update", "nodename=node[2-4]", "state=drain", "reason=a test")
+    try:
+        left = shell.run(*words, "nodes=[1,2]", "policy.canary=false", "watch=false")
+        assert left.code == 3, left.err
+        waiting = events(run_dir, "submitted")[1]["jobs"][0]  # type: ignore[index]  # a list of ids
+        slurm.run("scancel", waiting)
+    finally:
+        slurm.run("scontrol", "update", "nodename=node[2-4]", "state=resume")
+    slurm.wait_ended(events(run_dir, "submitted")[0]["jobs"][0])  # type: ignore[index]  # a list of ids
+    before = (run_dir / "ledger.jsonl").read_text()
+    seen: dict[str, Any] = shell.status(run_dir)
+    assert [(cell["state"], cell["outcome"], cell["recorded"]) for cell in seen["cells"]] == [
+        ("done", "SUCCEEDED", False),
+        ("hold", "CANCELLED", False),
+    ]
+    assert seen["totals"]["unrecorded"] == 2
+    assert seen["totals"]["gpu_hours_spent"] > 0
+    tables = shell.run("tables", f"run_dir={run_dir}")
+    assert "2 attempts have ended since the run was left" in tables.err
+    assert (run_dir / "ledger.jsonl").read_text() == before, "status and tables only look"
     taken = shell.run(*words, "nodes=[1,2]")
-    assert taken.code == 0, taken.err
+    assert taken.code == 1, taken.err
     assert len(events(run_dir, "submitted")) == 2
-    assert [row["status"] for row in rows(run_dir)] == ["measured", "measured"]
+    assert [row["status"] for row in rows(run_dir)] == ["measured", "cancelled"]
 
 
 @pytest.mark.slurm

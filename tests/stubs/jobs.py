@@ -11,7 +11,7 @@ import psutil
 from sweep.adapters.sources import snapshot
 from sweep.core.attempt import AttemptKey
 from sweep.core.node_command import MARKER
-from sweep.core.spec import ClusterSpec, LaunchSpec, Runner, SchedulerKind
+from sweep.core.spec import LaunchSpec, Runner
 from sweep.core.submission import Submission
 
 STUBS = Path(__file__).parent
@@ -20,17 +20,6 @@ CELL = "89c35e1f02ab77d4"
 
 def key(attempt: int = 1, *, cell_id: str = CELL) -> AttemptKey:
     return AttemptKey(cell_id=cell_id, repeat=1, attempt=attempt)
-
-
-def cluster(*, max_concurrent_cells: int | None = None) -> ClusterSpec:
-    return ClusterSpec(
-        name="local",
-        scheduler=SchedulerKind.LOCAL,
-        scale="laptop",
-        gpus_per_node=1,
-        device="cpu",
-        max_concurrent_cells=max_concurrent_cells,
-    )
 
 
 def stub_launch(name: str, *arguments: str, runner: Runner = Runner.DIRECT) -> LaunchSpec:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from sweep.adapters.local import LocalScheduler
 from sweep.core.submission import Submission, submission_file
-from tests.stubs.jobs import cluster
 
 run_dir, name = Path(sys.argv[1]), sys.argv[2]
 made = Submission.parse((run_dir / submission_file(name)).read_text())
-scheduler = LocalScheduler(run_dir, cluster(), environ=os.environ, cores=2)
+scheduler = LocalScheduler(run_dir, environ=os.environ, cores=2)
 try:
     ids = scheduler.find(made) or scheduler.submit(made)
     while True:

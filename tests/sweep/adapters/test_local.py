@@ -17,7 +17,7 @@ from sweep.adapters.local import LocalScheduler
 from sweep.adapters.local_jobs import LOCAL_STATES, JobFiles, Launched, LocalJob, State, new_job
 from sweep.core.attempt import ABSENT, JobReport, Outcome, Phase
 from sweep.core.record import AttemptFile, attempt_dir
-from tests.stubs.jobs import cluster, key, processes_under, stub_launch, submission
+from tests.stubs.jobs import key, processes_under, stub_launch, submission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,9 +37,13 @@ class Local:
 
     def another(self, *, max_concurrent_cells: int | None = None, drives: bool = True) -> LocalScheduler:
         """A scheduler on the same folder that knows only what is on disk."""
-        spec = cluster(max_concurrent_cells=max_concurrent_cells)
         return LocalScheduler(
-            self.run_dir, spec, environ=os.environ, cores=2, drives=drives, now=lambda: time.time() + self.later_s
+            self.run_dir,
+            max_concurrent_cells=max_concurrent_cells,
+            environ=os.environ,
+            cores=2,
+            drives=drives,
+            now=lambda: time.time() + self.later_s,
         )
 
     def report(self, job_id: str) -> JobReport:
@@ -400,6 +404,11 @@ def test_a_scheduler_that_only_looks_starts_nothing_and_ends_nothing(local: Loca
     assert [reports[job_id].state for job_id in (first, second)] == ["RUNNING", "PENDING"]
     onlooker.close()
     assert all(launcher.is_running() for launcher in local.launchers(first))
+    for launcher in local.launchers(first):
+        launcher.kill()
+        launcher.wait(10)
+    assert onlooker.poll([first], since=0.0)[first].state == "NODE_FAIL"
+    assert '"RUNNING"' in (local.run_dir / "local" / f"{first}.json").read_text(), "it only looks"
 
 
 def test_every_state_means_something() -> None:

@@ -15,7 +15,7 @@ from sweep.core.attempt import AttemptKey, Phase
 from sweep.core.record import attempt_dir
 from sweep.core.spec import LaunchSpec
 from sweep.core.submission import Submission
-from tests.stubs.jobs import cluster, key, stub_launch, submission
+from tests.stubs.jobs import key, stub_launch, submission
 
 BASE = Submission(
     name="weak",
@@ -142,7 +142,7 @@ def run_all(run_dir: Path, scheduler: LocalScheduler, *made: Submission) -> dict
 def test_jobs_run_in_the_order_of_their_submission_as_many_as_fit(tmp_path: Path, at_once: int) -> None:
     tasks = tuple(key(attempt) for attempt in (3, 1, 2))
     made = submission(tmp_path, stub_launch("works", "--sleep", "1"), tasks=tasks)
-    scheduler = LocalScheduler(tmp_path, cluster(max_concurrent_cells=at_once), environ=os.environ)
+    scheduler = LocalScheduler(tmp_path, max_concurrent_cells=at_once, environ=os.environ)
     spans = run_all(tmp_path, scheduler, made)
     first, second, third = (spans[task] for task in tasks)
     assert (second[0] < first[1]) is (at_once == 2)
@@ -157,7 +157,7 @@ def test_a_large_job_is_not_overtaken_by_small_ones(tmp_path: Path) -> None:
     large = submission(tmp_path, launch, name="b-large", tasks=(key(2),), nodes=2)
     late = submission(tmp_path, launch, name="c-late", tasks=(key(3),))
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    scheduler = LocalScheduler(tmp_path, cluster(), environ=environ, cores=2)
+    scheduler = LocalScheduler(tmp_path, environ=environ, cores=2)
     spans = run_all(tmp_path, scheduler, small, large, late)
     assert spans[key(1)][1] < spans[key(2)][0]
     assert spans[key(2)][1] < spans[key(3)][0]
@@ -165,7 +165,7 @@ def test_a_large_job_is_not_overtaken_by_small_ones(tmp_path: Path) -> None:
 
 def test_jobs_inherit_nothing_from_an_enclosing_job(tmp_path: Path) -> None:
     environ = {**os.environ, "SLURM_JOB_ID": "42", "SLURM_CPU_BIND": "mask", "RANK": "3", "OMP_NUM_THREADS": "3"}
-    scheduler = LocalScheduler(tmp_path, cluster(), environ=environ)
+    scheduler = LocalScheduler(tmp_path, environ=environ)
     run_all(tmp_path, scheduler, submission(tmp_path, stub_launch("works")))
     written = json.loads((tmp_path / attempt_dir(key()) / "attempt.json").read_text())
     assert not [name for name in written["environment"] if name.startswith("SLURM") or name == "RANK"]

@@ -16,7 +16,7 @@ from sweep.core.attempt import JobReport, Phase
 from sweep.core.node_command import NODE_RANK
 from sweep.core.record import CELL_FILE, Result, attempt_dir
 from sweep.core.spec import LaunchSpec, Runner
-from tests.stubs.jobs import cluster, key, processes_under, stub_launch, submission
+from tests.stubs.jobs import key, processes_under, stub_launch, submission
 from tests.trainer.cells import cell, cell_file
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
     # torchrun keeps copies of what ranks print in the temporary folder.
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    made = LocalScheduler(tmp_path, cluster(), environ={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
+    made = LocalScheduler(tmp_path, environ={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
     yield made
     made.close()
     for left in processes_under(tmp_path):

@@ -12,7 +12,7 @@ from sweep.cli.main import main
 from sweep.core.attempt import AttemptKey
 from sweep.core.cell import cell_id
 from sweep.core.ledger import Reserved, Submitted
-from sweep.core.record import LEDGER_FILE, attempt_dir
+from sweep.core.record import LEDGER_FILE, AttemptFile, attempt_dir
 from tests.fakes import tiny_cell, weak_content
 
 
@@ -53,3 +53,17 @@ def test_an_attempt_that_printed_nothing_says_so(run: tuple[Path, str], capsys: 
     said = capsys.readouterr()
     assert said.out == ""
     assert f"{cell}/1/1 has printed nothing" in said.err
+
+
+def test_following_an_attempt_whose_end_nobody_records_ends_with_its_launcher(
+    run: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, cell = run
+    key = AttemptKey(cell_id=cell, repeat=1, attempt=1)
+    ended = AttemptFile(
+        key=key, job_id="42_1", restart=0, hosts=("n1",), pid=1, started_at=1.0, ended_at=2.0, exit_code=0
+    )
+    (folder / attempt_dir(key) / "attempt.json").write_text(ended.render())
+    (folder / attempt_dir(key) / "node-0.log").write_text("hello\nno line end")
+    assert main(["logs", cell, "--follow", f"run_dir={folder}"]) == 0
+    assert capsys.readouterr().out == "node-0 | hello\nnode-0 | no line end\n"

@@ -1,0 +1,172 @@
+"""Looking at a run that nobody watches: what the next run would settle at once, with nothing written or cancelled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweep.core.policy import Policy
+from sweep.core.site import UNLIMITED
+from sweep.core.spec import ClusterSpec, SchedulerKind
+from sweep.ports import SchedulerError
+from sweep.usecases.reconcile import Reconciler
+from sweep.usecases.session import Session, Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from sweep.core.attempt import AttemptKey, JobReport, Outcome, Verdict
+    from sweep.core.blame import Blame
+    from sweep.core.history import History
+    from sweep.core.ledger import Event
+    from sweep.core.site import Site
+    from sweep.core.submission import Submission
+    from sweep.ports import Clock, Intent, RunDirectory, Scheduler
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What was seen.
+
+    Attributes:
+        reports: The scheduler's word on each job in flight; empty where it could not be asked.
+        unrecorded: Attempts that have ended without anybody having recorded it. The history that was looked over has
+            them as the next run would judge them now (a result that is late may still come).
+        problem: Why the scheduler could not be asked; empty where it could.
+    """
+
+    reports: Mapping[str, JobReport]
+    unrecorded: frozenset[AttemptKey]
+    problem: str = ""
+
+
+def look_over(history: History, *, run_dir: RunDirectory, scheduler: Scheduler, clock: Clock) -> Look:
+    """Bring a history up to date in memory.
+
+    Args:
+        history: As the ledger has it; changed.
+        run_dir: Only read.
+        scheduler: Only asked.
+        clock: Tells the time.
+    """
+    flying = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
+    reports: Mapping[str, JobReport] | None = None
+    problem = ""
+    try:
+        since = min((attempt.reserved_at for attempt in flying), default=0.0)
+        reports = scheduler.poll([str(attempt.job_id) for attempt in flying], since=since)
+    except SchedulerError as error:
+        problem = str(error)
+    session = _session(history, run_dir, scheduler, clock)
+    Reconciler(session).settle_by(flying, reports)
+    ended = frozenset(attempt.key for attempt in flying if not attempt.in_flight)
+    return Look(reports=reports or {}, unrecorded=ended, problem=problem)
+
+
+def _session(history: History, run_dir: RunDirectory, scheduler: Scheduler, clock: Clock) -> Session:
+    """A session in which nothing waits for anything, and that leaves no trace."""
+    cluster = ClusterSpec(
+        name="",
+        scheduler=SchedulerKind.SLURM,
+        scale="",
+        gpus_per_node=1,
+        device="",
+        result_grace_s=0.0,
+        lost_after_s=math.inf,
+        hang_grace_s=math.inf,
+    )
+    made = Session(
+        cells={},
+        repeats=0,
+        devices={},
+        cluster=cluster,
+        run_name="",
+        scheduler=_OnlyAsked(scheduler),
+        ledger=_Forgetful(),
+        run_dir=run_dir,
+        clock=clock,
+        reporter=_Silent(),
+        sources=Sources(directory="", digest=""),
+        provenance={},
+        new_token=str,
+        check_lease=lambda: None,
+        blame=_NoBook(),
+        policy=Policy(hopeless_after_s=math.inf),
+    )
+    made.history = history
+    return made
+
+
+class _Forgetful:
+    """A ledger that keeps nothing."""
+
+    def read(self) -> tuple[Sequence[Event], Sequence[str]]:
+        return (), ()
+
+    def append(self, event: Event) -> None:
+        pass
+
+
+class _NoBook:
+    """A book of blame that keeps nothing."""
+
+    def read(self) -> Sequence[Blame]:
+        return ()
+
+    def add(self, blames: Iterable[Blame]) -> None:
+        pass
+
+
+class _Silent:
+    """Nobody is told anything."""
+
+    def submitted(self, submission: Submission, jobs: tuple[str, ...]) -> None:
+        pass
+
+    def ended(self, key: AttemptKey, verdict: Verdict) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _OnlyAsked:
+    """A scheduler that answers questions and takes no orders."""
+
+    real: Scheduler
+
+    @property
+    def keeps_jobs(self) -> bool:
+        return self.real.keeps_jobs
+
+    def submit(self, submission: Submission) -> tuple[str, ...]:
+        raise SchedulerError("nothing is submitted by a look")
+
+    def find(self, submission: Intent) -> tuple[str, ...] | None:
+        raise SchedulerError("nothing is looked for by a look")
+
+    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
+        return self.real.poll(job_ids, since=since)
+
+    def site(self) -> Site:
+        return UNLIMITED
+
+    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
+        return self.real.unhealthy(nodes)
+
+    def is_hopeless(self, report: JobReport) -> bool:
+        return False
+
+    def outcome_of(self, report: JobReport) -> Outcome | None:
+        return self.real.outcome_of(report)
+
+    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+        return self.real.last_words(run_dir, submission, job_id, since=since)
+
+    def cancel(self, job_ids: Collection[str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,64 @@
+"""A look at a run that nobody watches: what it says, and that it leaves no trace."""
+
+from __future__ import annotations
+
+from sweep.core.attempt import JobReport, Outcome, Phase
+from sweep.core.history import History, fold
+from sweep.core.plan import ActionKind
+from sweep.core.record import AttemptFile
+from sweep.ports import SchedulerError
+from sweep.usecases.look import Look, look_over
+from sweep.usecases.status import statuses
+from tests.fakes import weak_content
+from tests.sweep.usecases.conftest import World
+
+
+def left(world: World) -> History:
+    """The history of a run that submitted its two cells and was left."""
+    world.orchestrator().step()
+    return fold(world.ledger.events())
+
+
+def looked(world: World, history: History) -> Look:
+    return look_over(history, run_dir=world.run_dir, scheduler=world.scheduler, clock=world.clock)
+
+
+def test_what_has_ended_is_judged_and_nothing_is_written(world: World) -> None:
+    history = left(world)
+    measured, failed = world.scheduler.live_jobs()
+    world.finish(measured)
+    world.scheduler.say(failed, "TIMEOUT")
+    before = list(world.ledger.lines)
+    look = looked(world, history)
+    assert world.ledger.lines == before
+    assert world.scheduler.cancelled == []
+    assert look.unrecorded == {world.scheduler.keys[measured], world.scheduler.keys[failed]}
+    outcomes = {history.attempt(world.scheduler.keys[job]).outcome for job in (measured, failed)}  # type: ignore[union-attr]
+    assert outcomes == {Outcome.SUCCEEDED, Outcome.TIMEOUT}
+    listed = statuses(weak_content(world.cells), history, world.run_dir, look=look)
+    assert [(status.action.kind, status.is_recorded) for status in listed] == [
+        (ActionKind.DONE, False),
+        (ActionKind.RETRY, False),
+    ]
+
+
+def test_what_runs_or_waits_stays_as_it_is(world: World) -> None:
+    history = left(world)
+    running, _ = world.scheduler.live_jobs()
+    world.scheduler.states[running] = JobReport(state="RUNNING", phase=Phase.RUNNING)
+    world.clock.sleep(10_000)
+    look = looked(world, history)
+    assert look.unrecorded == frozenset()
+    assert len(list(history.in_flight())) == 2
+
+
+def test_a_scheduler_that_cannot_be_asked_leaves_what_results_say(world: World) -> None:
+    history = left(world)
+    measured, _ = world.scheduler.live_jobs()
+    key = world.finish(measured)
+    world.run_dir.attempt_files[key] = AttemptFile(
+        key=key, job_id=measured, restart=0, hosts=("n1",), pid=1, started_at=1.0, ended_at=2.0, exit_code=0
+    )
+    world.scheduler.poll_error = SchedulerError("no squeue here")
+    look = looked(world, history)
+    assert (look.problem, look.unrecorded) == ("no squeue here", {key})
