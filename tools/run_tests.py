@@ -1,7 +1,7 @@
-"""Runs every test, as two pytest processes at once: what mostly waits (for Slurm) beside what mostly computes.
+"""Runs every test, as several pytest processes at once: what mostly waits for Slurm beside what mostly computes.
 
-The computing half's output is shown as it comes and the other's after it, so that they do not mix. A half that fails
-makes the whole fail. Ctrl-C and SIGTERM interrupt both and let them tidy up, the private Slurm among other things;
+The first part's output is shown as it comes and the others' after it, so that they do not mix. A part that fails
+makes the whole fail. Ctrl-C and SIGTERM interrupt all and let them tidy up, their private Slurms among other things;
 whatever happens, no process of theirs is left behind.
 
 python -m tools.run_tests [ARGUMENTS OF PYTEST]
@@ -22,10 +22,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-WAITING = "tests/integration"
-# What both may take to tidy up once they are interrupted.
+ROOT = Path(__file__).parents[1]
+INTEGRATION = "tests/integration"
+FAULTS = "test_faults_*.py"
+# Names a private Slurm that is up already: then all that use one are a single part, or they would disturb each other.
+GIVEN_SLURM = "SWEEP_TEST_SLURM_DIR"
+# What all may take to tidy up once they are interrupted.
 PATIENCE_S = 60.0
 _LOOK_S = 0.1
 # Exit status of a command that Ctrl-C ended.
@@ -33,49 +37,60 @@ _INTERRUPTED = 130
 
 
 @dataclass(frozen=True, kw_only=True)
-class Half:
+class Part:
     """A part of the tests: its name and the command that runs it."""
 
     name: str
     command: Sequence[str]
 
 
-def halves(arguments: Sequence[str]) -> tuple[Half, Half]:
-    """All tests: what computes, and what waits."""
-    pytest = [sys.executable, "-m", "pytest"]
-    # Each writes its cache when it ends.
-    computing = [f"--ignore={WAITING}", "-o", "cache_dir=.pytest_cache/computing"]
-    waiting = [WAITING, "-o", "cache_dir=.pytest_cache/waiting"]
-    return (
-        Half(name=f"all but {WAITING}", command=[*pytest, *computing, *arguments]),
-        Half(name=WAITING, command=[*pytest, *waiting, *arguments]),
+def parts(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> tuple[Part, ...]:
+    """All tests between them; first what computes."""
+    faults = [str(path.relative_to(ROOT)) for path in sorted(ROOT.joinpath(INTEGRATION).glob(FAULTS))]
+    which = {f"all but {INTEGRATION}": [f"--ignore={INTEGRATION}"]}
+    if environ.get(GIVEN_SLURM):
+        which[INTEGRATION] = [INTEGRATION]
+    else:
+        which[f"{INTEGRATION}, faults"] = faults
+        which[f"{INTEGRATION}, the rest"] = [INTEGRATION, f"--ignore-glob=*/{FAULTS}"]
+    return tuple(
+        # Each writes its cache when it ends.
+        Part(
+            name=name,
+            command=[sys.executable, "-m", "pytest", *words, "-o", f"cache_dir=.pytest_cache/{i}", *arguments],
+        )
+        for i, (name, words) in enumerate(which.items())
     )
 
 
-def run_both(shown: Half, kept: Half, *, patience_s: float = PATIENCE_S) -> int:
-    """Run two halves at once.
+def run_all(together: Sequence[Part], *, patience_s: float = PATIENCE_S) -> int:
+    """Run all parts at once.
 
     Args:
-        shown: Its output goes straight on.
-        kept: Its output follows once the other has ended.
-        patience_s: Seconds that both are given after an interruption.
+        together: The first's output goes straight on; that of each other follows once those before it have ended.
+        patience_s: Seconds that all are given after an interruption.
 
     Returns:
-        0 if both returned 0; 130 after an interruption; else 1.
+        0 if all returned 0; 130 after an interruption; else 1.
     """
-    with tempfile.NamedTemporaryFile() as log, Path(log.name).open("rb") as output, _interruptions() as asked:
-        print(f"== {shown.name}; {kept.name} runs at the same time and follows", flush=True)
-        first, second = _start(shown, None), _start(kept, log)
+    with contextlib.ExitStack() as stack:
+        asked = stack.enter_context(_interruptions())
+        logs = [stack.enter_context(tempfile.NamedTemporaryFile()) for _ in together[1:]]
+        outputs = [stack.enter_context(Path(log.name).open("rb")) for log in logs]
+        kept = "; ".join(part.name for part in together[1:])
+        print(f"== {together[0].name}; at the same time, and shown after it: {kept}", flush=True)
+        processes = [_start(part, log) for part, log in zip(together, [None, *logs], strict=True)]
         try:
-            _watch(first, second, output, asked, patience_s)
+            _watch(processes, outputs, asked, patience_s)
         finally:
-            _kill(first, second)
-        _copy(output)
-    for half, process in ((shown, first), (kept, second)):
-        print(f"== {half.name}: {'passed' if process.returncode == 0 else f'exit status {process.returncode}'}")
+            _kill(*processes)
+        for output in outputs:
+            _copy(output)
+    for part, process in zip(together, processes, strict=True):
+        print(f"== {part.name}: {'passed' if process.returncode == 0 else f'exit status {process.returncode}'}")
     if asked:
         return _INTERRUPTED
-    return int(first.returncode != 0 or second.returncode != 0)
+    return int(any(process.returncode != 0 for process in processes))
 
 
 @contextlib.contextmanager
@@ -93,10 +108,10 @@ def _interruptions() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _start(half: Half, log: IO[bytes] | None) -> subprocess.Popen[bytes]:
+def _start(part: Part, log: IO[bytes] | None) -> subprocess.Popen[bytes]:
     # A session of its own: a terminal's Ctrl-C reaches it once, through us, and all that it started can be ended.
     return subprocess.Popen(
-        half.command,
+        part.command,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=None if log is None else subprocess.STDOUT,
@@ -105,23 +120,24 @@ def _start(half: Half, log: IO[bytes] | None) -> subprocess.Popen[bytes]:
 
 
 def _watch(
-    first: subprocess.Popen[bytes],
-    second: subprocess.Popen[bytes],
-    output: IO[bytes],
+    processes: Sequence[subprocess.Popen[bytes]],
+    outputs: Sequence[IO[bytes]],
     asked: Sequence[int],
     patience_s: float,
 ) -> None:
-    """Wait for the end of both."""
+    """Wait for the end of all, showing what comes next once what was before it has ended."""
     deadline: float | None = None
-    while first.poll() is None or second.poll() is None:
+    while any(process.poll() is None for process in processes):
         if asked and deadline is None:
             deadline = time.monotonic() + patience_s
-            # To pytest itself, which tidies up: what its tests wait for is ended by them.
-            first.send_signal(signal.SIGINT)
-            second.send_signal(signal.SIGINT)
+            for process in processes:
+                # To pytest itself, which tidies up: what its tests wait for is ended by them.
+                process.send_signal(signal.SIGINT)
         if deadline is not None and time.monotonic() > deadline:
-            _kill(first, second)
-        if first.poll() is not None:
+            _kill(*processes)
+        for before, output in zip(processes, outputs, strict=False):
+            if before.poll() is None:
+                break
             _copy(output)
         time.sleep(_LOOK_S)
 
@@ -140,4 +156,4 @@ def _kill(*processes: subprocess.Popen[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_both(*halves(sys.argv[1:])))
+    sys.exit(run_all(parts(sys.argv[1:])))

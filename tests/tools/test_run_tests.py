@@ -1,4 +1,4 @@
-"""Two halves of the tests at once: what is shown, what is returned, and what an interruption leaves."""
+"""Parts of the tests at once: what is shown, what is returned, and what an interruption leaves."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from pathlib import Path
 
 import pytest
 
-from tools.run_tests import Half, halves, run_both
+from tools.run_tests import GIVEN_SLURM, Part, parts, run_all
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 
 
-def half(name: str, code: str) -> Half:
-    return Half(name=name, command=[sys.executable, "-uc", textwrap.dedent(code)])
+def part(name: str, code: str) -> Part:
+    return Part(name=name, command=[sys.executable, "-uc", textwrap.dedent(code)])
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), [(0, 0, 0), (3, 0, 1), (0, 5, 1), (1, 1, 1), (-9, 0, 1)])
-def test_either_half_that_fails_makes_the_whole_fail(first: int, second: int, expected: int) -> None:
+def test_any_part_that_fails_makes_the_whole_fail(first: int, second: int, expected: int) -> None:
     codes = [
         f"import os, signal; os.kill(os.getpid(), {-c})" if c < 0 else f"raise SystemExit({c})" for c in (first, second)
     ]
-    assert run_both(half("a", codes[0]), half("b", codes[1])) == expected
+    assert run_all([part("a", codes[0]), part("b", codes[1])]) == expected
 
 
 def test_outputs_do_not_mix_and_none_is_lost(capfd: pytest.CaptureFixture[str]) -> None:
     speaking = "import time\nfor i in range({n}): print('{name}', i); time.sleep(0.05)"
-    # The kept one goes on after the other.
-    assert run_both(half("a", speaking.format(n=4, name="a")), half("b", speaking.format(n=12, name="b"))) == 0
+    # The second goes on after the first, and the third ends before both.
+    counts = {"a": 4, "b": 12, "c": 1}
+    assert run_all([part(name, speaking.format(n=n, name=name)) for name, n in counts.items()]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert [line for line in lines if not line.startswith("==")] == [
-        *(f"a {i}" for i in range(4)),
-        *(f"b {i}" for i in range(12)),
-    ]
-    assert lines[-2:] == ["== a: passed", "== b: passed"]
+    said = [f"{name} {i}" for name, n in counts.items() for i in range(n)]
+    assert [line for line in lines if not line.startswith("==")] == said
+    assert lines[-3:] == ["== a: passed", "== b: passed", "== c: passed"]
 
 
 def test_both_run_at_the_same_time(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_both_run_at_the_same_time(tmp_path: Path) -> None:
             time.sleep(0.05)
     """
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    assert run_both(half("a", meeting.format(mine=a, other=b)), half("b", meeting.format(mine=b, other=a))) == 0
+    assert run_all([part("a", meeting.format(mine=a, other=b)), part("b", meeting.format(mine=b, other=a))]) == 0
 
 
 STUBBORN = """
@@ -81,9 +80,9 @@ def test_an_interruption_ends_both_and_all_that_they_started(number: signal.Sign
     paths = [tmp_path / "a", tmp_path / "b"]
     codes = [textwrap.dedent(STUBBORN.format(path=str(p), is_stubborn=p.name == "b")) for p in paths]
     program = (
-        "import sys; from tools.run_tests import Half, run_both; "
-        "made = [Half(name=n, command=[sys.executable, '-c', c]) for n, c in zip('ab', sys.argv[1:])]; "
-        "sys.exit(run_both(*made, patience_s=2))"
+        "import sys; from tools.run_tests import Part, run_all; "
+        "made = [Part(name=n, command=[sys.executable, '-c', c]) for n, c in zip('ab', sys.argv[1:])]; "
+        "sys.exit(run_all(made, patience_s=2))"
     )
     started = subprocess.Popen([sys.executable, "-c", program, *codes], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30
@@ -101,9 +100,23 @@ def test_an_interruption_ends_both_and_all_that_they_started(number: signal.Sign
     assert not any(map(is_alive, children))
 
 
-def test_the_halves_are_all_tests_between_them() -> None:
-    computing, waiting = halves(["-x"])
+def test_each_integration_test_is_in_exactly_one_part_and_the_first_has_all_others() -> None:
+    computing, *waiting = parts([], {})
     assert "--ignore=tests/integration" in computing.command
-    assert "tests/integration" in waiting.command
-    assert not {"-m", "-k"} & {*computing.command[3:], *waiting.command[3:]}
-    assert computing.command[-1] == waiting.command[-1] == "-x"
+    assert not any(word.startswith("tests") for word in computing.command)
+    collected = [
+        {line.partition("::")[0] for line in subprocess.run(
+            [*made.command, "--collect-only", "-q"], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.splitlines() if "::" in line}
+        for made in waiting
+    ]  # fmt: skip
+    assert all(collected)
+    files = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/integration/test_*.py")}
+    assert set().union(*collected) == files
+    assert sum(map(len, collected)) == len(files)
+
+
+def test_a_slurm_that_is_given_is_used_by_one_part_only() -> None:
+    together = parts(["-x"], {GIVEN_SLURM: "/somewhere"})
+    assert [("tests/integration" in made.command) for made in together] == [False, True]
+    assert all(made.command[-1] == "-x" for made in together)
