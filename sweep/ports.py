@@ -86,6 +86,10 @@ class Scheduler(Protocol):
         """
         ...
 
+    def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
+        """Job ids of a submission of so many tasks, from the id that they share (a claim names it)."""
+        ...
+
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
         """What is known of each job, in a fixed number of calls whatever their number.
 
@@ -188,6 +192,24 @@ class RunDirectory(Protocol):
         Raises:
             RecordError: If its file is damaged.
             OSError: If it cannot be read.
+        """
+        ...
+
+    def job_that_began(self, name: str) -> str:
+        """The job that runs a submission (the id that its tasks share), by its own claim; empty where none has begun.
+
+        Raises:
+            RecordError: If the claim is damaged.
+            OSError: If it cannot be read.
+        """
+        ...
+
+    def withdraw(self, name: str) -> str:
+        """See to it that no job begins a submission from now on; gives the job that has begun before, empty: none.
+
+        Raises:
+            RecordError: If the claim that is there is damaged.
+            OSError: If it can be neither written nor read.
         """
         ...
 

@@ -154,6 +154,8 @@ class MemoryRunDirectory:
     away: tuple[float, str] | None = None
     progresses: dict[AttemptKey, Progress] = field(default_factory=dict)
     requests: dict[str, list[str]] = field(default_factory=dict)
+    claims: dict[str, str] = field(default_factory=dict)
+    """By submission the job that began it; empty: it was given back."""
     path: str = "/runs/fake"
 
     def sweep_file(self) -> SweepFile | None:
@@ -175,6 +177,12 @@ class MemoryRunDirectory:
         if name in self.damaged:
             raise RecordError(self.damaged[name])
         return self.submissions[name]
+
+    def job_that_began(self, name: str) -> str:
+        return self.claims.get(name, "")
+
+    def withdraw(self, name: str) -> str:
+        return self.claims.setdefault(name, "")
 
     def result(self, key: AttemptKey) -> tuple[Result | None, str]:
         return self.results.get(key), self.result_problems.get(key, "")
@@ -246,6 +254,9 @@ class FakeScheduler:
         if self.find_error is not None:
             raise self.find_error
         return self.by_name.get(submission.name)
+
+    def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
+        return (shared_id,) if tasks == 1 else tuple(f"{shared_id}_{index}" for index in range(tasks))
 
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
         self.polls += 1

@@ -89,16 +89,20 @@ class LocalScheduler:
         except OSError as error:
             raise SchedulerError(f"the jobs of {submission.name} cannot be written: {error}") from error
         self._known().update({job.job_id: job for job in jobs})
-        return job_ids(submission)
+        return job_ids(submission.name, len(submission.tasks))
 
     def find(self, submission: Intent) -> tuple[str, ...] | None:
         """Job ids of a submission; what a crash left of one that was half written is removed."""
-        ids = job_ids(submission)
+        ids = job_ids(submission.name, len(submission.tasks))
         if self._files.has(ids[0]):
             return ids
         for job_id in ids:
             self._files.remove(job_id)
         return None
+
+    def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
+        """Job ids of a submission of so many tasks; what they share is its name."""
+        return job_ids(shared_id, tasks)
 
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
         """Notice what has ended, start what there is room for, and tell.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sweep.core.submission import Submission
-    from sweep.ports import Intent
 
 LOCAL_DIR = "local"
 HOST = "127.0.0.1"
@@ -143,14 +142,14 @@ class LocalJob:
         )
 
 
-def job_ids(submission: Intent) -> tuple[str, ...]:
+def job_ids(submission_name: str, tasks: int) -> tuple[str, ...]:
     """Ids of a submission's jobs."""
-    return tuple(f"{submission.name}.{index}" for index in range(len(submission.tasks)))
+    return tuple(f"{submission_name}.{index}" for index in range(tasks))
 
 
 def new_job(submission: Submission, index: int, *, now: float, environ: Mapping[str, str]) -> LocalJob:
     """A job as it is submitted."""
-    job_id = job_ids(submission)[index]
+    job_id = job_ids(submission.name, len(submission.tasks))[index]
     threads = submission.launch.environment.get("OMP_NUM_THREADS", environ.get("OMP_NUM_THREADS", ""))
     return LocalJob(
         job_id=job_id,

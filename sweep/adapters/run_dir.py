@@ -6,10 +6,13 @@ import contextlib
 import json
 import os
 import re
+import socket
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sweep.core.claim import Claim, claim_file
 from sweep.core.record import (
     ATTEMPT_FILE,
     AWAY_FILE,
@@ -34,6 +37,7 @@ from sweep.core.record import (
 )
 from sweep.core.submission import Submission, submission_file
 from sweep.core.sweep_file import SweepFile
+from sweep.launch.claim import read, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -136,6 +140,26 @@ class RunDir:
         """
         return Submission.parse((self._path / submission_file(name)).read_text())
 
+    def job_that_began(self, name: str) -> str:
+        """The job that runs a submission (the id that its tasks share), by its own claim; empty where none has begun.
+
+        Raises:
+            RecordError: If the claim is damaged.
+            OSError: If it cannot be read.
+        """
+        held = _claim(name, lambda: read(self._path / claim_file(name)))
+        return "" if held is None else held.job_id
+
+    def withdraw(self, name: str) -> str:
+        """See to it that no job begins a submission from now on; gives the job that has begun before, empty: none.
+
+        Raises:
+            RecordError: If the claim that is there is damaged.
+            OSError: If it can be neither written nor read.
+        """
+        nobodys = Claim(job_id="", time=time.time(), host=socket.gethostname())
+        return _claim(name, lambda: take(self._path / claim_file(name), nobodys)).job_id
+
     def result(self, key: AttemptKey) -> tuple[Result | None, str]:
         """A valid result of this very attempt (of its latest restart that has one), and what is wrong with others."""
         problem = ""
@@ -224,6 +248,13 @@ def _read(path: Path, parse: Callable[[str], _T]) -> _T | None:
         return parse(path.read_text())
     except (OSError, RecordError):
         return None
+
+
+def _claim(name: str, get: Callable[[], _T]) -> _T:
+    try:
+        return get()
+    except RecordError as error:
+        raise RecordError(f"{claim_file(name)}: {error}. Delete it if no job of that name is there") from error
 
 
 def _parse_away(text: str) -> tuple[float, str]:

@@ -121,6 +121,10 @@ class SlurmScheduler:
             )
         return _task_ids(found[0], len(submission.tasks)) if found else None
 
+    def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
+        """Job ids of a submission of so many tasks: those of an array, or the plain job's own."""
+        return _task_ids(shared_id, tasks)
+
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
         """What is known of each job, by one squeue for all and at most one sacct for those that it does not name.
 

@@ -63,6 +63,11 @@ class Node:
             raise ValueError(f"node rank {self.node_rank} is not below {asked}, the nodes of the job.")
 
     @property
+    def shared_job_id(self) -> str:
+        """The id that all tasks of the submission share: 42 of 42_7, and of the local cluster's NAME.7 the name."""
+        return re.sub(r"[_.]\d+$", "", self.job_id)
+
+    @property
     def key(self) -> AttemptKey:
         """The attempt."""
         return self.submission.tasks[self.index]

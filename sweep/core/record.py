@@ -8,6 +8,7 @@ A run directory::
     scheduler-away.json                                 since when the scheduler has not been reached; only then there
     sources/<hash>/{sweep,trainer,analysis}/            the code that queued jobs run
     submissions/<name>.json                             what one submission runs, by array index
+    submissions/<name>.claim                            who has it: the one job that runs it, or nobody any more
     submissions/logs/                                   what a job printed before it knew its attempt
     cells/<cell_id>/repeat-01/attempt-01/               one try at a repeat
         cell.json                                       what to run

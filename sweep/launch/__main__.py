@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.core.claim import Claim, claim_file
 from sweep.core.hostlist import expand_hostlist
 from sweep.core.node_command import Node
 from sweep.core.submission import Submission
+from sweep.launch.claim import take
 from sweep.launch.launcher import EXIT_REFUSED, Launcher
 from sweep.launch.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+EXIT_NOT_OURS = 4
+"""The submission is another job's, or was given back: this one came too late, or was handed over twice."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,13 +73,38 @@ def _slurm_job_id(environ: Mapping[str, str]) -> str | None:
     return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID")
 
 
+def others_claim(node: Node) -> Claim | None:
+    """Who else has the submission; None where it is this job's, which claims it now unless a part of it has before.
+
+    Raises:
+        ValueError: If the claim is damaged.
+        OSError: If it can be neither written nor read.
+    """
+    ours = Claim(job_id=node.shared_job_id, time=time.time(), host=socket.gethostname())
+    held = take(Path(node.submission.run_dir) / claim_file(node.submission.name), ours)
+    return None if held.job_id == ours.job_id else held
+
+
+def _not_ours(node: Node, held: Claim) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(held.time))
+    who = f"job {held.job_id} runs it since {when}" if held.job_id else f"it was given back at {when}, by {held.host}"
+    return f"submission {node.submission.name} is not for job {node.job_id}: {who}. Nothing is run, nothing is written."
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one node's part; gives the exit code of what it started, 128 + signal where that was stopped or killed."""
+    """Run one node's part; gives the exit code of what it started, 128 + signal where that was stopped or killed.
+
+    What another job has claimed is left alone (:data:`EXIT_NOT_OURS`).
+    """
     arguments = parser().parse_args(argv)
     environ = dict(os.environ)
     try:
         node = node_of(arguments, environ)
         supervisor = Supervisor(node.submission.launch.stop_grace_s)
+        held = others_claim(node)
+        if held is not None:
+            print(f"launch: {_not_ours(node, held)}", file=sys.stderr, flush=True)
+            return EXIT_NOT_OURS
         return Launcher(node, environ).run(supervisor)
     except (OSError, ValueError) as error:
         print(f"launch: {error}", file=sys.stderr, flush=True)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import AttemptKey
-from sweep.core.ledger import Released, Submitted
 from sweep.core.record import RecordError
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 from sweep.usecases.sightings import Sightings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from sweep.core.attempt import AttemptKey
     from sweep.usecases.session import Session
 
 _LOOK_UP_GRACE_S = 60.0
@@ -54,45 +51,30 @@ class LookUp:
             tasks = tuple(state.key for state in states)
             intent = _Intent(name=name, created_at=states[0].reserved_at, tasks=tasks)
             try:
-                jobs = session.scheduler.find(intent) or self._jobs_that_began(tasks)
-            except SchedulerError as error:
+                jobs = self._jobs(intent)
+            except (SchedulerError, RecordError) as error:
                 if self._failures.get(name) != str(error):
                     session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
                 self._failures[name] = str(error)
                 if isinstance(error, SchedulerUnreachableError):
                     session.not_reached(error)
                 continue
-            session.reached()
             self._failures.pop(name, None)
             if jobs is not None:
-                self._adopt(name, jobs)
+                session.adopt(name, jobs)
             elif self._never_arrived(name) and not session.end_cancelled(name):
                 reason = "it never reached the scheduler"
-                session.record(Released(time=session.clock.now(), submission=name, reason=reason))
-                session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
+                if session.give_back(name, reason):
+                    session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
 
-    def _adopt(self, name: str, jobs: tuple[str, ...]) -> None:
-        """Take up jobs that are there; those that cannot read their submission's file end by themselves."""
-        session = self._session
-        session.record(Submitted(time=session.clock.now(), submission=name, jobs=jobs))
-        try:
-            session.reporter.submitted(session.run_dir.submission(name), jobs)
-        except (OSError, RecordError) as error:
-            shown = ", ".join(jobs)
-            session.reporter.note(f"submission {name} is job {shown}; its file is damaged: {error}")
-
-    def _jobs_that_began(self, tasks: Sequence[AttemptKey]) -> tuple[str, ...] | None:
-        """Ids by what the jobs themselves have written: a scheduler without accounting soon forgets what is over."""
-        for index, key in enumerate(tasks):
-            launched = self._session.run_dir.attempt_file(key)
-            if launched is None:
-                continue
-            if len(tasks) == 1:
-                return (launched.job_id,)
-            base, _, task = launched.job_id.rpartition("_")
-            if base and task == str(index):
-                return tuple(f"{base}_{number}" for number in range(len(tasks)))
-        return None
+    def _jobs(self, intent: _Intent) -> tuple[str, ...] | None:
+        """By what a job that began wrote itself (a scheduler without accounting soon forgets it), or by name."""
+        job = self._session.run_dir.job_that_began(intent.name)
+        if job:
+            return self._session.scheduler.jobs_of(job, len(intent.tasks))
+        found = self._session.scheduler.find(intent)
+        self._session.reached()
+        return found
 
     def _never_arrived(self, name: str) -> bool:
         grace_s = min(_LOOK_UP_GRACE_S, self._session.cluster.lost_after_s) if self._session.scheduler.keeps_jobs else 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sweep.core.attempt import Outcome, Verdict
 from sweep.core.history import History, fold
-from sweep.core.ledger import Ended, Event, Released, Reserved
+from sweep.core.ledger import Ended, Event, Released, Reserved, Submitted
 from sweep.core.policy import Policy
 from sweep.core.record import RecordError
 from sweep.usecases.contact import Contact
@@ -118,13 +118,15 @@ class Session:
             self.run_dir.publish_away(self.contact.away_since, self.contact.words)
 
     def end_cancelled(self, name: str) -> bool:
-        """Whether the user cancelled attempts of a submission that is certainly no job.
+        """Whether the user cancelled attempts of a submission that is taken never to have arrived.
 
-        They are ended, and the others released.
+        They are ended, and the others released; where a job of it has begun after all, it is taken up.
         """
         cancelled = [
             state.key for state in self.history.submissions[name] if state.in_flight and state.is_cancel_requested
         ]
+        if cancelled and not self._is_withdrawn(name):
+            return True
         verdict = Verdict(outcome=Outcome.CANCELLED, reason="cancelled by the user before it was submitted")
         for key in cancelled:
             now = self.clock.now()
@@ -134,6 +136,35 @@ class Session:
             reason = "cells beside it were cancelled before it was submitted"
             self.record(Released(time=self.clock.now(), submission=name, reason=reason))
         return bool(cancelled)
+
+    def give_back(self, name: str, reason: str) -> bool:
+        """Release a submission that is taken never to have arrived; False where its job is there and was taken up.
+
+        It is claimed first: were it to arrive later, its job would find that, and not begin.
+        """
+        if not self._is_withdrawn(name):
+            return False
+        self.record(Released(time=self.clock.now(), submission=name, reason=reason))
+        return True
+
+    def _is_withdrawn(self, name: str) -> bool:
+        self.check_lease()
+        try:
+            job = self.run_dir.withdraw(name)
+        except RecordError as error:
+            self.reporter.note(f"submission {name} is not given back: {error}")
+            return False
+        if job:
+            self.adopt(name, self.scheduler.jobs_of(job, len(self.history.submissions[name])))
+        return not job
+
+    def adopt(self, name: str, jobs: tuple[str, ...]) -> None:
+        """Take up jobs that are there; those that cannot read their submission's file end by themselves."""
+        self.record(Submitted(time=self.clock.now(), submission=name, jobs=jobs))
+        try:
+            self.reporter.submitted(self.run_dir.submission(name), jobs)
+        except (OSError, RecordError) as error:
+            self.reporter.note(f"submission {name} is job {', '.join(jobs)}; its file is damaged: {error}")
 
     def load(self) -> None:
         """Read the ledger, and win back reservations whose line was lost from the submissions' own files."""

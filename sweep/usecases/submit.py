@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempt import AttemptKey
 from sweep.core.blame import bad_nodes, excludable
-from sweep.core.ledger import Refused, Released, Submitted
+from sweep.core.ledger import Refused, Submitted
 from sweep.core.plan import TO_SUBMIT
 from sweep.core.record import CellFile
 from sweep.core.submission import Submission, safe_name
@@ -155,6 +155,7 @@ class Submitter:
         """Give a reserved submission to the scheduler; False where further ones should wait."""
         session, name = self._session, submission.name
         session.contact.waiting.pop(name, None)
+        session.check_lease()  # a process that was suspended since it reserved may have an heir
         try:
             jobs = session.scheduler.submit(submission)
         except SubmissionRejectedError as error:
@@ -178,7 +179,7 @@ class Submitter:
             session.contact.waiting[name] = submission
         else:
             self._most_tasks = len(submission.tasks) // 2
-            session.record(Released(time=session.clock.now(), submission=name, reason=str(error)))
+            session.give_back(name, str(error))
         return self._back_off(f"the scheduler takes no more jobs for now: {error}")
 
     def _taken(self, submission: Submission, jobs: tuple[str, ...]) -> None:
@@ -200,8 +201,7 @@ class Submitter:
         session = self._session
         for name in list(session.contact.waiting):
             del session.contact.waiting[name]
-            reason = "it could not be handed over before the run was left"
-            session.record(Released(time=session.clock.now(), submission=name, reason=reason))
+            session.give_back(name, "it could not be handed over before the run was left")
 
     def _back_off(self, text: str) -> bool:
         self._session.reporter.note(f"{text}; trying again in {self._delay_s:.0f} s")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import wait_for
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import DyingShell, fault_run
 
@@ -64,6 +65,34 @@ def test_killed_between_sbatch_and_its_record_where_nothing_remembers_the_job_it
     assert done.code == 0, done.err
     assert run.outcomes() == ["SUCCEEDED"] * 2
     run.audit(by_sacct=False)
+
+
+def test_an_sbatch_that_outlives_its_killed_orchestrator_comes_too_late_to_measure_anything_twice(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """The heir has given its submission back meanwhile: the late array finds that, and does not begin."""
+    run = fault_run(
+        slurm, tmp_path, "outlives", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false", lost_after_s=3
+    ).in_the_way(
+        "sbatch",
+        'if [ -e "$HERE/slow" ]; then exec "$REAL" "$@"; fi\n'
+        'touch "$HERE/slow"; sleep 8; "$REAL" "$@"; touch "$HERE/arrived"',
+    )
+    first = run.shell.start(*run.words)
+    folder = tmp_path / "bin"
+    wait_for((folder / "slow").exists, 60, "sbatch is under way")
+    first.kill()
+    first.wait()
+    done = run.shell.run(*run.words)
+    assert done.code == 0, done.err
+    wait_for((folder / "arrived").exists, 30, "the late sbatch is through")
+    run.wait_left()
+    assert [event["reason"] for event in run.events("released")] == ["it never reached the scheduler"]
+    late = [path.read_text() for path in run.run_dir.glob("submissions/logs/*.log")]
+    assert sum("it was given back at" in text for text in late) == 2, late
+    assert set(run.measured().values()) == {1}
+    assert run.outcomes() == ["SUCCEEDED"] * 2
+    run.audit()
 
 
 def test_a_submission_file_that_is_damaged_before_its_job_id_is_known_loses_and_doubles_nothing(

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sweep.core.attempt import ErrorClass, RankError
+from sweep.core.claim import Claim, claim_file
 from sweep.core.node_command import Node
 from sweep.core.record import AttemptFile, attempt_dir, parse_error
 from sweep.core.spec import Runner
+from sweep.launch.__main__ import EXIT_NOT_OURS
+from sweep.launch.claim import take
+from sweep.launch.launcher import EXIT_REFUSED
 from tests.stubs.jobs import altered, key, processes_under, stub_launch, submission
 
 if TYPE_CHECKING:
@@ -31,6 +36,10 @@ def command(made: Submission, *options: str) -> list[str]:
 
 def place(*, node: int = 0, hosts: str = "127.0.0.1", restart: int = 0) -> list[str]:
     return ["--node-rank", str(node), "--hosts", hosts, "--job-id", "job.0", "--restart", str(restart)]
+
+
+def as_job(job: str) -> list[str]:
+    return ["--job-id", job, "--restart", "0"]
 
 
 def launch(made: Submission, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -88,6 +97,47 @@ def test_the_ranks_get_the_attempts_cell_and_the_snapshots_code(tmp_path: Path) 
     assert saw["out"] == str(folder(made))
     assert saw["path"][0] == made.sources_dir
     assert saw["nnodes"] == "1"
+
+
+def test_a_submission_is_claimed_by_the_first_job_of_it_and_every_part_of_that_job_goes_on(tmp_path: Path) -> None:
+    made = submission(tmp_path, stub_launch("works"), nodes=2, tasks=(key(1), key(2)))
+    for job, node in (("42_0", 0), ("42_0", 1), ("42_1", 0)):
+        index = job[-1]
+        assert launch(made, *as_job(job), "--index", index, "--node-rank", str(node), "--hosts", "a,b").returncode == 0
+    again = ("--job-id", "42_0", "--restart", "1", "--index", "0", "--node-rank", "0", "--hosts", "a,b")
+    assert launch(made, *again).returncode == 0, "requeued under its id"
+    claim = Claim.parse((tmp_path / claim_file(made.name)).read_text())
+    assert claim.job_id == "42"
+    assert not list((tmp_path / "submissions").glob(".*")), "no drafts are left"
+
+
+@pytest.mark.parametrize(("holder", "words"), [("42", "job 42 runs it since"), ("", "it was given back at")])
+def test_a_job_that_comes_too_late_says_so_and_touches_nothing(tmp_path: Path, holder: str, words: str) -> None:
+    made = submission(tmp_path, stub_launch("works"))
+    (tmp_path / claim_file(made.name)).write_text(Claim(job_id=holder, time=1.0, host="login1").render())
+    before = sorted(tmp_path.rglob("*"))
+    done = launch(made, *as_job("43"), "--node-rank", "0", "--hosts", "a")
+    assert done.returncode == EXIT_NOT_OURS
+    assert f"launch: submission stub is not for job 43: {words}" in done.stderr
+    assert "Nothing is run" in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_of_jobs_that_begin_at_once_one_gets_the_submission(tmp_path: Path) -> None:
+    def begin(job: int) -> Claim:
+        return take(tmp_path / "s.claim", Claim(job_id=str(job), time=float(job), host="h"))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(begin, range(8)))) == 1
+
+
+def test_a_damaged_claim_lets_nothing_begin(tmp_path: Path) -> None:
+    made = submission(tmp_path, stub_launch("works"))
+    (tmp_path / claim_file(made.name)).write_text('{"kind": "claim"')
+    done = launch(made)
+    assert done.returncode == EXIT_REFUSED
+    assert "claim is not whole JSON" in done.stderr
+    assert not folder(made).exists()
 
 
 def test_the_attempt_file_tells_the_start_and_the_end(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from sweep.adapters import run_dir as module
 from sweep.adapters.run_dir import RunDir, RunDirError, find_run_dirs, write_atomically
 from sweep.core.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cell import cell_id
+from sweep.core.claim import Claim, claim_file
 from sweep.core.grid import Rejection
 from sweep.core.record import (
     RESULT_FILE,
@@ -17,6 +18,7 @@ from sweep.core.record import (
     AttemptFile,
     CellFile,
     Progress,
+    RecordError,
     attempt_dir,
     rank_error,
     render_error,
@@ -24,6 +26,7 @@ from sweep.core.record import (
 from sweep.core.spec import LaunchSpec
 from sweep.core.submission import Submission
 from sweep.core.sweep_file import SweepFile
+from sweep.launch.claim import take
 from tests.fakes import CPU, result_of, tiny_cell, weak_content
 
 CELL = tiny_cell()
@@ -190,6 +193,20 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, mo
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_submission_that_no_job_has_begun_can_be_withdrawn_and_stays_so(run_dir: RunDir) -> None:
+    assert run_dir.job_that_began("s") == ""
+    assert run_dir.withdraw("s") == ""
+    assert run_dir.withdraw("s") == ""
+    assert run_dir.job_that_began("s") == ""
+    path = Path(run_dir.path) / claim_file("begun")
+    take(path, Claim(job_id="42", time=1.0, host="node1"))
+    assert run_dir.withdraw("begun") == run_dir.job_that_began("begun") == "42"
+    path.write_text("{")
+    with pytest.raises(RecordError, match=r"begun\.claim: .* Delete it if no job of that name is there"):
+        run_dir.withdraw("begun")
+    assert run_dir.submission_names() == [], "claims are no submissions"
 
 
 def test_cancel_requests_are_taken_up_once(run_dir: RunDir) -> None:

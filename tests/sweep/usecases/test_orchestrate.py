@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError, Verdict
-from sweep.core.ledger import CancelRequested, Ended, Refused, Released, Reserved, Submitted
+from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Reserved, Submitted
 from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile
@@ -351,10 +351,8 @@ def test_a_crash_between_sbatch_and_the_recording_of_its_job_id_is_healed_by_the
     assert exit_code(heir.step()) == 0
 
 
-@pytest.mark.parametrize(("cells", "began_as"), [(1, "77"), (3, "77_1")])
-def test_a_job_that_the_scheduler_has_forgotten_is_known_by_what_it_has_written_itself(
-    world: World, cells: int, began_as: str
-) -> None:
+@pytest.mark.parametrize("cells", [1, 3])
+def test_a_job_that_the_scheduler_has_forgotten_is_known_by_its_own_claim(world: World, cells: int) -> None:
     """No accounting, and the crash between sbatch and its record was long ago."""
     made = [tiny_cell(seq_len=32 * number) for number in range(1, cells + 1)]
     world.cells = {cell_id(cell): cell for cell in made}
@@ -363,17 +361,83 @@ def test_a_job_that_the_scheduler_has_forgotten_is_known_by_what_it_has_written_
         world.orchestrator().step()
     world.scheduler.submit_error = None
     (submission,) = world.run_dir.submissions.values()
-    for index, key in enumerate(submission.tasks):
+    world.run_dir.claims[submission.name] = "77"
+    for key in submission.tasks:
         world.run_dir.results[key] = result_of(key)
-        if began_as.endswith(f"_{index}") or cells == 1:
-            world.run_dir.attempt_files[key] = AttemptFile(
-                key=key, job_id=began_as, restart=0, hosts=("node1",), pid=5, started_at=1.0, ended_at=2.0, exit_code=0
-            )
     heir = world.orchestrator()
     assert exit_code(heir.step()) == 0
     assert world.scheduler.keys == {}, "nothing is run a second time"
     (submitted,) = _events(world, Submitted)
     assert submitted.jobs == (("77",) if cells == 1 else ("77_0", "77_1", "77_2"))
+
+
+def _reserved_and_never_heard_of(world: World) -> str:
+    """One submission of a process that died before its scheduler answered; gives its name."""
+    world.scheduler.submit_error = Crash()
+    with pytest.raises(Crash):
+        world.orchestrator().step()
+    world.scheduler.submit_error = None
+    (name,) = world.run_dir.submissions
+    return name
+
+
+def test_a_submission_is_withdrawn_before_it_is_given_back_so_that_no_late_job_of_it_begins(world: World) -> None:
+    _one_cell(world)
+    name = _reserved_and_never_heard_of(world)
+    heir = world.orchestrator()
+    heir.step()
+    assert world.run_dir.claims == {}, "it may still arrive"
+    world.clock.sleep(60)
+    heir.step()
+    assert world.run_dir.claims == {name: ""}
+    assert [event.submission for event in _events(world, Released)] == [name]
+
+
+def test_a_job_that_begins_at_the_moment_in_which_it_would_be_given_back_is_taken_up(world: World) -> None:
+    """It is claimed after the look for it, and before the withdrawal."""
+    _one_cell(world)
+    _reserved_and_never_heard_of(world)
+    heir = world.orchestrator()
+    heir.step()
+    world.clock.sleep(60)
+    world.run_dir.withdraw = lambda _: "55"  # type: ignore[method-assign]
+    heir.step()
+    assert [event.jobs for event in _events(world, Submitted)] == [("55",)]
+    assert _events(world, Released) == []
+    assert len(world.run_dir.submissions) == 1
+
+
+def test_what_the_user_cancelled_is_no_job_only_if_it_could_be_withdrawn(world: World) -> None:
+    _one_cell(world)
+    name = _reserved_and_never_heard_of(world)
+    heir = world.orchestrator()
+    heir.reconciler.cancel(world.cells)
+    heir.step()
+    world.clock.sleep(60)
+    world.run_dir.withdraw = lambda _: "55"  # type: ignore[method-assign]
+    heir.step()
+    assert _events(world, Ended) == []
+    assert world.ledger.events()[-1] == Submitted(time=world.clock.now(), submission=name, jobs=("55",))
+
+
+def test_a_process_that_lost_the_run_hands_nothing_over(world: World) -> None:
+    """Suspended between its reservation and sbatch, it has an heir that gave the reservation back."""
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    append = world.ledger.append
+
+    def suspended(event: Event) -> None:
+        append(event)
+        orchestrator.session.check_lease = _lost
+
+    world.ledger.append = suspended  # type: ignore[method-assign]
+    with pytest.raises(LookupError):
+        orchestrator.step()
+    assert world.scheduler.keys == {}
+
+
+def _lost() -> None:
+    raise LookupError("it is held by another")
 
 
 def test_a_submission_whose_ledger_line_was_lost_is_won_back_from_its_file(world: World) -> None:
@@ -638,7 +702,8 @@ def test_one_that_the_scheduler_has_forgotten_is_known_by_what_its_jobs_wrote_al
 ) -> None:
     orchestrator = _uncertain(world, taken=True)
     jobs = world.scheduler.live_jobs()
-    _launched(world, jobs[0])
+    (name,) = world.run_dir.submissions
+    world.run_dir.claims[name] = jobs[0].partition("_")[0]
     for job in jobs:
         world.finish(job)
     world.scheduler.by_name.clear()

@@ -1,0 +1,65 @@
+"""Claiming a submission: one file that is made once, by the job that begins it or by who gives it back."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from sweep.core.claim import Claim
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TRIES, _PAUSE_S = 10, 0.2
+
+
+def take(path: Path, claim: Claim) -> Claim:
+    """Claim a submission unless somebody has; gives the claim that holds, this one or the one that was there.
+
+    Written beside and linked into place: whole from its first moment, and for exactly one of several takers, on NFS
+    too, where an exclusive create may not be.
+
+    Raises:
+        OSError: If it can be neither written nor read.
+        RecordError: If the claim that is there is damaged.
+    """
+    for _ in range(_TRIES):
+        held = read(path)
+        if held is not None:
+            return held
+        if _link(path, claim.render()):
+            return claim
+        # A client that remembers that there was no such file forgets it in a moment.
+        time.sleep(_PAUSE_S)
+    raise FileNotFoundError(f"{path} is there, and cannot be read")
+
+
+def read(path: Path) -> Claim | None:
+    """The claim on a submission; None where there is none.
+
+    Raises:
+        OSError: If it cannot be read.
+        RecordError: If it is damaged.
+    """
+    try:
+        return Claim.parse(path.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _link(path: Path, text: str) -> bool:
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
