@@ -147,6 +147,9 @@ class _OnlyAsked:
     def find(self, submission: Intent) -> tuple[str, ...] | None:
         raise SchedulerError("nothing is looked for by a look")
 
+    def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
+        return self.real.jobs_of(shared_id, tasks)
+
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
         return self.real.poll(job_ids, since=since)
 
