@@ -69,7 +69,14 @@ def _ours(folder: Path, env: Mapping[str, str]) -> float:
     (folder / "conf" / "cluster").mkdir(parents=True)
     (folder / "conf" / "cluster" / "bench.yaml").write_text(json.dumps(site))  # JSON is YAML
     lengths = ",".join(str(32 * number) for number in range(1, CELLS + 1))
-    words = ["+grid=weak_scaling", "cluster=bench", "nodes=1", f"seq_len=[{lengths}]", "watch=false"]
+    words = [
+        "+grid=weak_scaling",
+        "cluster=bench",
+        "nodes=1",
+        f"seq_len=[{lengths}]",
+        "watch=false",
+        "policy.canary=false",
+    ]
     command = [sys.executable, "-m", "sweep", "--config-dir", str(folder / "conf"), *words]
     began = time.perf_counter()
     done = subprocess.run(command, cwd=folder, env=dict(env), capture_output=True, text=True, check=False)

@@ -85,6 +85,7 @@ def _cancel_here(
     scheduler = scheduler_for(cluster, run_dir)
     session = session_for(
         cells=content.cells,
+        known=content.cells,
         repeats=content.repeats,
         devices=content.devices,
         cluster=cluster,

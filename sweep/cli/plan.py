@@ -26,10 +26,10 @@ def main(asked: Arguments) -> int:
     content = sweep_file_of(spec, expand(spec.grid))
     run_dir = RunDir(Path(spec.run_dir))
     old = run_dir.sweep_file()
-    if old is not None:
-        extended(old, content)  # raises where the directory is another grid's or cluster's
+    # Raises where the directory is another grid's or cluster's.
+    known = content.cells if old is None else extended(old, content).cells
     history, problems = read_history(run_dir)
-    actions = planned(spec, content.cells, history, now=time.time())
+    actions = planned(spec, content.cells, known, history, now=time.time())
     listed = statuses(content, history, run_dir, actions)
     walltime_min = spec.cluster.walltime_min
     hours = views.gpu_hours_to_submit(listed, walltime_min)

@@ -28,7 +28,7 @@ from sweep.cli.progress import ConsoleReporter, Watching
 from sweep.cli.tables import make_tables
 from sweep.cli.wiring import scheduler_for, session_for
 from sweep.core.grid import expand
-from sweep.core.plan import ActionKind
+from sweep.core.plan import TO_SUBMIT, ActionKind
 from sweep.usecases.orchestrate import Orchestrator, declare, exit_code, sweep_file_of
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def main(asked: Arguments) -> int:
         print_notes(err, baseline_notes(content))
         session = session_for(
             cells={point.cell_id: expansion.cells[point.cell_id] for point in expansion.points},
+            known=content.cells,
             repeats=spec.repeats,
             devices=spec.devices,
             cluster=spec.cluster,
@@ -73,7 +74,7 @@ def main(asked: Arguments) -> int:
             reporter=ConsoleReporter(err, content.cells),
             command=["python", "-m", "sweep", asked.verb, *asked.overrides],
             policy=spec.policy,
-            canary_helps=spec.watch and scheduler.keeps_jobs,
+            canary_helps=scheduler.keeps_jobs,
         )
         with _signals_as_interrupt():
             try:
@@ -162,10 +163,9 @@ def _settle_interrupted(session: Session) -> None:
 def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) -> int:
     counts = snapshot.counts()
     if not snapshot.is_over:
-        flying = counts[ActionKind.WAIT]
         err.print(
-            f"{flying} jobs submitted and not watched. 'python -m sweep status run_dir={run_dir.path}' shows where "
-            "they stand; the same command without watch=false takes over.",
+            f"{counts[ActionKind.WAIT]} jobs submitted and not watched{_what_follows(snapshot)}. 'python -m sweep "
+            f"status run_dir={run_dir.path}' shows where they stand; the same command without watch=false takes over.",
             highlight=False,
             soft_wrap=True,
         )
@@ -178,6 +178,14 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) 
         make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)
     _notify(spec, run_dir, err, exit_code(snapshot), snapshot=snapshot)
     return exit_code(snapshot)
+
+
+def _what_follows(snapshot: Snapshot) -> str:
+    """What was not submitted yet and why, where nobody stays to do it."""
+    rest = [action for action in snapshot.actions if action.kind in (*TO_SUBMIT, ActionKind.LATER)]
+    if not rest:
+        return ""
+    return f"; {len(rest)} more follow when the same command is given again ({rest[0].cell_id}: {rest[0].reason})"
 
 
 def _notify(

@@ -72,6 +72,7 @@ def _scheduler_to_ask(content: SweepFile, run_dir: RunDir) -> Scheduler:
 def session_for(
     *,
     cells: Mapping[str, Cell],
+    known: Mapping[str, Cell],
     repeats: int,
     devices: Mapping[str, Device],
     cluster: ClusterSpec,
@@ -89,6 +90,7 @@ def session_for(
     directory, digest = snapshot(path)
     return Session(
         cells=cells,
+        known=known,
         repeats=repeats,
         devices=devices,
         cluster=cluster,

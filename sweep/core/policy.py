@@ -17,7 +17,7 @@ class Policy:
 
     Attributes:
         outcomes: What follows from each outcome; total over :class:`sweep.core.attempt.Outcome`.
-        canary: Whether the smallest cell of each model goes first, and the others only once it did not fail.
+        canary: Whether the smallest cell of each model goes first, and the others only once it was not given up.
         pause_after: Identical TRAINER_ERRORs after which nothing more is submitted; 0: never.
         infer_oom: Whether cells that need strictly more memory than one that ran out of it are not run.
         max_concurrent_jobs: Jobs in the queue at once; None: no limit.

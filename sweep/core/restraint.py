@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import Outcome
+from sweep.core.canary import canaries, canary_is_over, why_canary_pauses
+from sweep.core.out_of_memory import KnownToRunOut
 from sweep.core.plan import TO_SUBMIT, Action, ActionKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sweep.core.cell import Cell
     from sweep.core.history import AttemptState, History
@@ -28,7 +30,7 @@ class Bounds:
         now: Unix time.
         free_tasks: Further tasks that the cluster takes of this user just now; None where it sets no limit.
         maintenance_at: Unix time at which a known maintenance begins; None where none is known.
-        canary_helps: Whether cells would otherwise go out together, and somebody stays to send the rest later.
+        canary_helps: Whether cells would otherwise go out together.
         barred: Cells that a preflight keeps from being tried: the table's word and the reason, by cell id.
     """
 
@@ -42,15 +44,25 @@ class Bounds:
 def restrained(
     actions: Sequence[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
 ) -> list[Action]:
-    """The actions as the policy and the moment let them be."""
+    """The actions as the policy and the moment let them be.
+
+    Args:
+        actions: One for every repeat of every cell of a command.
+        cells: Every cell that the run directory knows, those of earlier commands too: what they took says something.
+        history: All attempts so far.
+        policy: What the user lets happen.
+        bounds: What the moment does.
+    """
     held = [_barred(action, bounds) for action in actions]
     if policy.infer_oom:
-        held = _without_inferred_oom(held, cells)
+        held = _without_inferred_oom(held, cells, history)
     held = _paused(held, history, policy)
     held = _before_maintenance(held, history, bounds)
-    held = _within_budget(held, cells, history, policy)
+    has_canaries = policy.canary and bounds.canary_helps
+    first = set(canaries(held, cells).values()) if has_canaries else set()
+    held = _within_budget(held, cells, history, policy, first)
     held = _after_backoff(held, history, policy, bounds)
-    if policy.canary and bounds.canary_helps:
+    if has_canaries:
         held = _behind_canaries(held, cells)
     return _within_limits(held, cells, history, policy, bounds)
 
@@ -78,38 +90,17 @@ def _barred(action: Action, bounds: Bounds) -> Action:
     return action if found is None or action.kind not in TO_SUBMIT else _untried(action, *found)
 
 
-# ------------------------------------------------------------------------------------------------------ out of memory
+def _without_inferred_oom(actions: list[Action], cells: Mapping[str, Cell], history: History) -> list[Action]:
+    known = KnownToRunOut(cells, history)
+    return [_inferred(action, cells, known) if action.kind is ActionKind.SUBMIT else action for action in actions]
 
 
-def needs_no_less_memory(cell: Cell, other: Cell) -> bool:
-    """Whether a cell needs at least as much device memory as another by every term.
-
-    The same model on the same layout, device, precision and settings; sequences and micro-batches at least as long
-    and as large, and with a pipeline at least as many micro-batches, which may all be in flight.
-    """
-    alike = replace(
-        cell, micro_batch=other.micro_batch, seq_len=other.seq_len, global_batch=other.global_batch
-    )  # fmt: skip
-    if alike != other or cell.micro_batch < other.micro_batch or cell.seq_len < other.seq_len:
-        return False
-    return cell.parallelism.pp == 1 or cell.grad_accum >= other.grad_accum
-
-
-def _without_inferred_oom(actions: list[Action], cells: Mapping[str, Cell]) -> list[Action]:
-    ran_out = {action.cell_id for action in actions if action.outcome is Outcome.OOM_DEVICE}
-    if not ran_out:
-        return actions
-    return [_inferred(action, cells, ran_out) for action in actions]
-
-
-def _inferred(action: Action, cells: Mapping[str, Cell], ran_out: Iterable[str]) -> Action:
-    if action.kind is not ActionKind.SUBMIT:
+def _inferred(action: Action, cells: Mapping[str, Cell], known: KnownToRunOut) -> Action:
+    other = known.needing_less_than(cells[action.cell_id])
+    if other is None:
         return action
-    for other in ran_out:
-        if other != action.cell_id and needs_no_less_memory(cells[action.cell_id], cells[other]):
-            reason = f"inferred, not run: {other} ran out of device memory and this cell needs no less by any term"
-            return _untried(action, "oom_inferred", reason, Outcome.OOM_DEVICE)
-    return action
+    reason = f"inferred, not run: {other} ran out of device memory, and this cell needs more by every term"
+    return _untried(action, "oom_inferred", reason, Outcome.OOM_DEVICE)
 
 
 # -------------------------------------------------------------------------------------------------------------- pause
@@ -198,19 +189,23 @@ def _committed(attempt: AttemptState) -> float:
     return attempt.gpu_seconds / 3600
 
 
-def _within_budget(actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy) -> list[Action]:
+def _within_budget(
+    actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy, first: Collection[Action]
+) -> list[Action]:
+    """What the budget has room for, in the order of the plan but for those that go first."""
     if policy.budget_gpu_hours is None:
         return actions
     left = policy.budget_gpu_hours - gpu_hours_committed(history)
-    held = []
-    for action in actions:
-        if action.kind in TO_SUBMIT:
-            cost = cells[action.cell_id].gpus * action.walltime_min / 60
-            if cost > left + 1e-9:
-                held.append(_over_budget(action, cost, left, policy, history))
-                continue
+    held = list(actions)
+    for number in sorted(range(len(actions)), key=lambda number: actions[number] not in first):
+        action = actions[number]
+        if action.kind not in TO_SUBMIT:
+            continue
+        cost = cells[action.cell_id].gpus * action.walltime_min / 60
+        if cost > left + 1e-9:
+            held[number] = _over_budget(action, cost, left, policy, history)
+        else:
             left -= cost
-        held.append(action)
     return held
 
 
@@ -224,7 +219,7 @@ def _over_budget(action: Action, cost: float, left: float, policy: Policy, histo
     return _later(action, reason) if may_settle else _untried(action, "over_budget", reason)
 
 
-# ---------------------------------------------------------------------------------------------------- canary, back-off
+# ---------------------------------------------------------------------------------------------------- back-off, canary
 
 
 def _after_backoff(actions: list[Action], history: History, policy: Policy, bounds: Bounds) -> list[Action]:
@@ -245,42 +240,18 @@ def _backed_off(action: Action, history: History, policy: Policy, bounds: Bounds
     return _later(action, f"{action.reason}; in {math.ceil(wait_s)} s")
 
 
-_CANARY_FAILED = (Outcome.TRAINER_ERROR, Outcome.REJECTED_BY_SCHEDULER)
-
-
 def _behind_canaries(actions: list[Action], cells: Mapping[str, Cell]) -> list[Action]:
-    """The smallest cell of each model goes first; the others wait for its end, and stay if the fault was its own."""
-    canaries = _canaries(actions, cells)
-    return [_behind(action, canaries[cells[action.cell_id].model.name]) for action in actions]
+    chosen = canaries(actions, cells)
+    return [_behind(action, chosen.get(cells[action.cell_id].model.name)) for action in actions]
 
 
-def _canaries(actions: Sequence[Action], cells: Mapping[str, Cell]) -> dict[str, Action]:
-    """By model: the action that tells how its smallest cell fares (any measured cell of the model will do)."""
-    chosen: dict[str, Action] = {}
-    for action in sorted(actions, key=lambda action: _size(cells[action.cell_id], action)):
-        chosen.setdefault(cells[action.cell_id].model.name, action)
-    for action in actions:
-        if action.kind is ActionKind.DONE:
-            chosen[cells[action.cell_id].model.name] = action
-    return chosen
-
-
-def _size(cell: Cell, action: Action) -> tuple[int, int, int, int]:
-    return (cell.gpus, cell.tokens_per_step, cell.seq_len, action.repeat)
-
-
-def _behind(action: Action, canary: Action) -> Action:
-    if action.kind is not ActionKind.SUBMIT or action is canary:
+def _behind(action: Action, canary: Action | None) -> Action:
+    if canary is None or action is canary or action.kind is not ActionKind.SUBMIT:
         return action
-    if canary.kind is ActionKind.GIVE_UP and canary.outcome in _CANARY_FAILED:
-        reason = (
-            f"paused: the smallest cell of its model, {canary.cell_id}, failed first ({canary.reason}). Mend it, then "
-            f"run again with retry=[{canary.outcome}]; policy.canary=false goes on regardless"
-        )
-        return _untried(action, "paused", reason)
-    if canary.kind in (*TO_SUBMIT, ActionKind.WAIT, ActionKind.LATER):
+    if not canary_is_over(canary):
         return _later(action, f"waits for the smallest cell of its model, {canary.cell_id}")
-    return action
+    why = why_canary_pauses(canary)
+    return action if why is None else _untried(action, "paused", why)
 
 
 # ------------------------------------------------------------------------------------------------------------- limits

@@ -62,8 +62,18 @@ def declare(run_dir: RunDirectory, content: SweepFile) -> SweepFile:
     return whole
 
 
-def planned(spec: SweepSpec, cells: Mapping[str, Cell], history: History, *, now: float) -> list[Action]:
-    """What a run of this command would do first, as far as it can be said without asking the cluster."""
+def planned(
+    spec: SweepSpec, cells: Mapping[str, Cell], known: Mapping[str, Cell], history: History, *, now: float
+) -> list[Action]:
+    """What a run of this command would do first, as far as it can be said without asking the cluster.
+
+    Args:
+        spec: What is asked for.
+        cells: Its cells.
+        known: Those, and all others that the run directory knows.
+        history: All attempts so far.
+        now: Unix time.
+    """
     actions = decide(
         cells,
         repeats=spec.repeats,
@@ -71,8 +81,8 @@ def planned(spec: SweepSpec, cells: Mapping[str, Cell], history: History, *, now
         rules=spec.policy.outcomes,
         walltime_min=spec.cluster.walltime_min,
     )
-    canary_helps = spec.watch and spec.cluster.scheduler is SchedulerKind.SLURM
-    return restrained(actions, cells, history, spec.policy, Bounds(now=now, canary_helps=canary_helps))
+    canary_helps = spec.cluster.scheduler is SchedulerKind.SLURM
+    return restrained(actions, known, history, spec.policy, Bounds(now=now, canary_helps=canary_helps))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +207,7 @@ class Orchestrator:
             canary_helps=session.canary_helps,
             barred=session.barred,
         )
-        return restrained(actions, session.cells, session.history, session.policy, bounds)
+        return restrained(actions, session.known or session.cells, session.history, session.policy, bounds)
 
 
 def exit_code(snapshot: Snapshot) -> int:

@@ -53,6 +53,7 @@ class Session:
 
     Attributes:
         cells: The cells of this command, by id, in grid order.
+        known: Every cell that the run directory knows, by id; empty: those of this command.
         repeats: Independent runs of each.
         devices: Profiles by name.
         cluster: Where they run.
@@ -92,6 +93,7 @@ class Session:
     policy: Policy = field(default_factory=Policy)
     canary_helps: bool = True
     barred: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    known: Mapping[str, Cell] = field(default_factory=dict)
     history: History = field(default_factory=History)
     contact: Contact = field(default_factory=Contact)
 

@@ -90,6 +90,10 @@ def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: Slur
     words, run_dir = _stub(shell, "left", seconds=3)
     slurm.run("scontrol", "update", "nodename=node[2-4]", "state=drain", "reason=a test")
     try:
+        canary = shell.run(*words, "nodes=[1,2]", "watch=false")
+        assert canary.code == 3, canary.err
+        assert len(events(run_dir, "submitted")) == 1
+        assert "1 more follow when the same command is given again" in canary.err
         left = shell.run(*words, "nodes=[1,2]", "policy.canary=false", "watch=false")
         assert left.code == 3, left.err
         waiting = events(run_dir, "submitted")[1]["jobs"][0]  # type: ignore[index]  # a list of ids
@@ -133,7 +137,7 @@ def test_ctrl_c_leaves_the_jobs_running_and_says_so(slurm: SlurmUnderTest, shell
 def test_equal_cells_go_out_as_one_array_and_cancel_ends_one_of_them_only(slurm: SlurmUnderTest, shell: Shell) -> None:
     words, run_dir = _stub(shell, "array", seconds=6)
     words = [word for word in words if not word.startswith("seq_len")]
-    left = shell.run(*words, "nodes=1", "seq_len=[32,64,96]", "watch=false")
+    left = shell.run(*words, "nodes=1", "seq_len=[32,64,96]", "watch=false", "policy.canary=false")
     assert left.code == 3, left.err
     (submitted,) = events(run_dir, "submitted")
     assert len(submitted["jobs"]) == 3  # type: ignore[arg-type]  # a list of ids

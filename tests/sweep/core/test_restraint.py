@@ -1,57 +1,14 @@
-"""Inferred out-of-memory, likeness of failures, blame: the pure parts of what holds attempts back."""
+"""Likeness of failures, blame: pure parts of what holds attempts back."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sweep.core.attempt import Outcome
 from sweep.core.blame import Blame, bad_nodes, evidence_of, excludable, standing
-from sweep.core.cell import Cell, Parallelism, Precision, Schedule
-from sweep.core.restraint import alike, needs_no_less_memory
-from tests.fakes import tiny_cell
-
-BASE = tiny_cell(nodes=2, micro_batch=2, global_batch=4)
-
-
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        (replace(BASE, micro_batch=4, global_batch=8), True),
-        (replace(BASE, seq_len=64), True),
-        (replace(BASE, micro_batch=1), False),
-        (replace(BASE, seq_len=64, micro_batch=1), False),
-        (replace(BASE, seq_len=64, precision=Precision.BF16), False),
-        (replace(BASE, seq_len=64, reshard_after_forward=True), False),
-        (replace(BASE, seq_len=64, parallelism=Parallelism(dp_replicate=2)), False),
-        (replace(BASE, seq_len=64, device="h100-80gb-sxm"), False),
-        (replace(BASE, seq_len=64, nodes=4, parallelism=Parallelism(dp_shard=4)), False),
-    ],
-)
-def test_only_the_same_layout_with_no_smaller_a_batch_and_sequence_needs_no_less_memory(
-    cell: Cell, expected: bool
-) -> None:
-    assert needs_no_less_memory(cell, BASE) is expected
-
-
-def test_with_a_pipeline_fewer_micro_batches_in_flight_may_need_less() -> None:
-    layout = Parallelism(pp=2, schedule=Schedule.GPIPE)
-    many = tiny_cell(nodes=2, parallelism=layout, micro_batch=1, global_batch=8)
-    few = replace(many, global_batch=4, seq_len=64)
-    assert not needs_no_less_memory(few, many)
-    assert needs_no_less_memory(replace(many, seq_len=64), many)
-
-
-@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6), st.integers(1, 6))
-def test_needing_no_less_is_a_partial_order(micro_a: int, seq_a: int, micro_b: int, seq_b: int) -> None:
-    one = replace(BASE, micro_batch=micro_a, seq_len=32 * seq_a)
-    other = replace(BASE, micro_batch=micro_b, seq_len=32 * seq_b)
-    both = needs_no_less_memory(one, other) and needs_no_less_memory(other, one)
-    assert both == (one == other)
-    assert needs_no_less_memory(one, one)
+from sweep.core.restraint import alike
 
 
 def test_failures_are_alike_whatever_their_ranks_and_numbers() -> None:

@@ -44,6 +44,7 @@ class World:
     cells: dict[str, Cell] = field(
         default_factory=lambda: {cell_id(c): c for c in [tiny_cell(nodes=1), tiny_cell(nodes=2)]}
     )
+    known: dict[str, Cell] = field(default_factory=dict)
     repeats: int = 1
     clock: FakeClock = field(default_factory=FakeClock)
     scheduler: FakeScheduler = field(default_factory=FakeScheduler)
@@ -60,6 +61,7 @@ class World:
         return Orchestrator(
             Session(
                 cells=self.cells,
+                known={**self.known, **self.cells},
                 repeats=self.repeats,
                 devices={"cpu": CPU},
                 cluster=CLUSTER,

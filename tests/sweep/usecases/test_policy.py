@@ -98,7 +98,7 @@ def test_a_retry_waits_for_its_back_off_which_doubles(world: World) -> None:
     assert orchestrator.step().actions[0].kind is ActionKind.WAIT
 
 
-def test_a_cell_that_needs_no_less_than_one_that_ran_out_of_memory_is_inferred_and_not_run(world: World) -> None:
+def test_a_cell_that_needs_more_than_one_that_ran_out_of_memory_is_inferred_and_not_run(world: World) -> None:
     small, larger, longer = tiny_cell(), tiny_cell(micro_batch=4, global_batch=4), tiny_cell(seq_len=64)
     other = tiny_cell(nodes=2, seq_len=64)
     names = _cells(world, small, larger, longer, other)
@@ -118,6 +118,19 @@ def test_a_cell_that_needs_no_less_than_one_that_ran_out_of_memory_is_inferred_a
     assert {event.kind for event in skipped} == {"oom_inferred"}
     assert {cell for event in skipped for cell, _ in event.repeats} == set(names[1:3])
     assert names[0] in skipped[0].reason
+
+
+def test_a_cell_of_an_earlier_command_that_ran_out_counts_too(world: World) -> None:
+    (small,) = _cells(world, tiny_cell())
+    world.policy = CALM
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "FAILED", _error(ErrorClass.OOM_DEVICE, "CUDA out of memory"))
+    world.known, world.cells = world.cells, {}
+    _cells(world, tiny_cell(seq_len=64))
+    (action,) = world.orchestrator().step().actions
+    assert (action.kind, action.hole) == (ActionKind.EXPLAINED, "oom_inferred")
+    assert small in action.reason
 
 
 def test_inference_can_be_switched_off(world: World) -> None:
@@ -153,7 +166,59 @@ def test_a_canary_that_fails_by_its_own_fault_keeps_the_rest_at_home(world: Worl
     assert len(world.scheduler.by_name) == 1
 
 
-def test_without_somebody_who_stays_no_canary_holds_cells_back(world: World) -> None:
+@pytest.mark.parametrize(
+    ("state", "errors", "retries", "words"),
+    [
+        ("FAILED", [ErrorClass.DEVICE], 2, "retry=[DEVICE_ERROR]"),
+        ("FAILED", [ErrorClass.COMMUNICATION], 2, "retry=[COMM_FAILURE]"),
+        ("TIMEOUT", [], 1, "retry=[TIMEOUT]"),
+        ("FAILED", [], 2, "retry=[LOST]"),
+        ("OUT_OF_MEMORY", [], 0, "cluster.slurm.mem=0"),
+        ("CANCELLED", [], 0, "retry=[CANCELLED]"),
+    ],
+)
+def test_a_canary_that_was_given_up_for_whatever_reason_keeps_the_rest_at_home(
+    world: World, state: str, errors: list[ErrorClass], retries: int, words: str
+) -> None:
+    world.policy = Policy()
+    _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=2))
+    orchestrator = world.orchestrator()
+    for _ in range(retries + 1):
+        orchestrator.step()
+        _end(world, orchestrator, state, *(_error(error, "No CUDA GPUs are available") for error in errors))
+        world.clock.sleep(600)
+    now = orchestrator.watch(lambda _: None)
+    assert now.actions[1].kind is ActionKind.PAUSED
+    assert words in now.actions[1].reason
+    assert "policy.canary=false" in now.actions[1].reason
+    assert exit_code(now) == 1
+    assert {submission.nodes for submission, _ in world.reporter.submissions} == {1}
+
+
+def test_a_canary_that_runs_out_of_device_memory_is_a_finding_and_lets_the_rest_go(world: World) -> None:
+    world.policy = Policy()
+    _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=2))
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "FAILED", _error(ErrorClass.OOM_DEVICE))
+    orchestrator.step()
+    assert [submission.nodes for submission, _ in world.reporter.submissions] == [1, 2]
+
+
+def test_the_canary_is_one_that_can_be_tried_and_its_budget_is_reserved_first(world: World) -> None:
+    world.policy = Policy(budget_gpu_hours=4.25)
+    barred, big, small = _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=8), tiny_cell(nodes=2))
+    orchestrator = world.orchestrator()
+    orchestrator.session.barred = {barred: ("oom_predicted", "too large")}
+    kinds = {action.cell_id: action.kind for action in orchestrator.step().actions}
+    assert kinds[small] is ActionKind.WAIT
+    world.finish(world.scheduler.live_jobs()[0])
+    orchestrator.step()
+    assert [submission.nodes for submission, _ in world.reporter.submissions] == [2, 8]
+    assert kinds[big] is ActionKind.LATER
+
+
+def test_where_cells_go_out_one_by_one_no_canary_holds_them_back(world: World) -> None:
     world.policy, world.canary_helps = Policy(), False
     world.orchestrator().step()
     assert len(world.scheduler.keys) == 2
