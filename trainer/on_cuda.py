@@ -3,7 +3,7 @@
 What an operation keeps for its backward pass depends on the device. Compared by torch 2.13's ``derivatives.yaml`` and
 ``native_functions.yaml``, operation by operation of a training step:
 
-- ``rms_norm``: on a CPU written in parts that keep two float32 tensors of its input's size; on CUDA one kernel that keeps
+- ``rms_norm``: on a CPU made of parts that keep two float32 tensors of its input's size; on CUDA one kernel that keeps
   its input and a float32 number a row. Replaced here.
 - attention in bf16 and fp16: both keep q, k, v, their result and its log-sum-exp; CUDA adds two numbers.
 - matrix products, silu, products, sums, embedding, softmax, nll_loss, the fused AdamW: the same.
@@ -19,7 +19,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# torch does not annotate them.
 _aten: Any = torch.ops.aten
+_library: Any = torch.library
 
 
 @contextlib.contextmanager
@@ -29,7 +31,7 @@ def norms_as_on_cuda() -> Iterator[None]:
         # Such a torch has the kernel on no device.
         yield
         return
-    library = torch.library.Library("aten", "IMPL")
+    library = _library.Library("aten", "IMPL")
     library.impl("_fused_rms_norm", _fused, "AutogradCPU")
     try:
         yield

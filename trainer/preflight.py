@@ -81,7 +81,7 @@ def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
     if is_cuda:
         yield "attention: what CUDA's kernels take for a moment in the backward pass is not counted"
     if is_cuda and cell.precision is Precision.FP32 and cell.model.n_kv_heads != cell.model.n_heads:
-        yield "attention: CUDA has no fused form for grouped heads in fp32, and holds every score beside what is counted"
+        yield "attention: for grouped heads in fp32 CUDA has no fused form; its scores come on top"
     if is_cuda and layout.cp > 1:
         yield "cp: gathered keys and values stand in for ring attention, which holds less at once"
     if cell.precision in (Precision.FLOAT8, Precision.MXFP8):

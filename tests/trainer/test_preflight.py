@@ -170,9 +170,9 @@ def test_checkpointing_needs_less_for_activations() -> None:
     assert two < 0.7 * one
 
 
-# Bytes that a bf16 block keeps for its backward pass, by token, on a GPU. D hidden, K width of keys, F feed-forward width,
-# H heads; a norm keeps its input, which is in the list already, and one float32 number. With tensor and sequence
-# parallelism what flows between the layers is split over the sequence and gathered for the projections.
+# Bytes that a bf16 block keeps for its backward pass, by token, on a GPU. D hidden, K width of keys, F feed-forward
+# width, H heads. With tensor and sequence parallelism what flows between the layers is split over the sequence and
+# gathered for the projections.
 D, K, F, H = SHAPE.hidden, SHAPE.kv_hidden, SHAPE.ffn_hidden, SHAPE.n_heads
 NORMS = 2 * (2 * D + 4)  # both inputs, both rstd
 GATHERED = 2 * (2 * D)  # both results, which the projections read
@@ -201,8 +201,8 @@ def test_a_bf16_block_on_a_gpu_keeps_what_its_operations_keep_there(name: str) -
         )
         by_layers.append(examine(made, is_cuda=True).peak_by_kind)
     kept = {kind: by_layers[1][kind] - by_layers[0][kind] for kind in ("activations", "temporary", "communication")}
-    # Without FSDP a layer also keeps the bf16 form of its weights: two norms, which fill a block of CUDA's allocator each,
-    # and this rank's half of the matrices.
+    # Without FSDP a layer also keeps the bf16 form of its weights: of two norms, which fill a block of CUDA's allocator
+    # each, and of this rank's half of the matrices.
     weights = 0 if layout.tp == 1 else 2 * 512 + 2 * (2 * D * D + 2 * D * K + 3 * D * F) // 2
     assert kept == {"activations": n_tokens * bytes_by_token + weights, "temporary": 0, "communication": 0}
 
