@@ -49,7 +49,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         gpu_seconds=st.none() | TIMES,
         evidence=st.dictionaries(st.text(max_size=3), st.none() | st.integers() | st.text(max_size=3), max_size=2),
     ),
-    st.builds(CancelRequested, time=TIMES, keys=st.lists(KEYS, max_size=2).map(tuple)),
+    st.builds(CancelRequested, time=TIMES, keys=st.lists(KEYS, max_size=2).map(tuple), repeats=REPEATS),
     st.builds(
         Reopened,
         time=TIMES,

@@ -16,7 +16,7 @@ VERBS = {
     "plan": "print every cell, what would be done about it and why; submit nothing",
     "status": "print where every cell of a run stands; change nothing",
     "logs": "print what the processes of a cell's latest attempt printed",
-    "cancel": "end cells that are queued or running",
+    "cancel": "end cells that are queued or running, and hold back those to come",
     "tables": "make the tables and figures of a run from its records",
     "doctor": "look at what the cluster and this installation lack, each with its mend; run no training",
 }
@@ -111,7 +111,7 @@ def parse(words: Sequence[str]) -> Arguments | None:
 def _parser(verb: str) -> _Parser:
     parser = _Parser(prog=f"python -m sweep {verb}", add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", type=Path)
-    if verb in ("plan", "status", "doctor"):
+    if verb in ("plan", "status", "doctor", "cancel"):
         parser.add_argument("--json", action="store_true")
     if verb == "cancel":
         parser.add_argument("--all", action="store_true")
@@ -173,7 +173,7 @@ grids (+grid=NAME):
 
 flags:
   --config-dir DIR   a folder with grids, clusters and models of your own, searched before the shipped ones
-  --json             (plan, status, doctor) one JSON object on standard output, everything for people on standard error
+  --json             (plan, status, cancel, doctor) one JSON object on standard output, the rest on standard error
   --nodes            (status) nodes that attempts on this cluster blame, with the evidence
   --all, --where C   (cancel) every cell of the run, or those that meet a condition such as 'nodes > 4 and tp == 1'
   --no-job           (doctor) submit nothing; --timeout SECONDS to wait for its small job (120)

@@ -1,7 +1,8 @@
-"""``cancel``: end cells that are queued or running; asks the process that watches the run, or does it itself."""
+"""``cancel``: end cells that are queued or running and hold back those to come, or ask who watches the run to."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import fields
@@ -9,15 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.lease import Lease, LeaseHeldError
+from sweep.adapters.ledger_file import LedgerFile
 from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, sweep_file_of
 from sweep.cli.progress import ConsoleReporter
-from sweep.cli.wiring import scheduler_for, session_for
+from sweep.cli.wiring import read_history, scheduler_for, session_for
+from sweep.core.cancel import held_back
 from sweep.core.conditions import Condition, ConditionError
 from sweep.core.grid import DEGREES, DERIVED, axis_names
+from sweep.core.ledger import CancelRequested
 from sweep.core.policy import Policy
+from sweep.core.record import LEDGER_FILE
 from sweep.usecases.orchestrate import Orchestrator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
     from sweep.adapters.run_dir import RunDir
@@ -39,12 +46,47 @@ def main(asked: Arguments) -> int:
     if asked.where is not None:
         cells += _meeting(asked.where, content)
     _, err = consoles()
+    before = len(_cancels(run_dir))
     try:
         with Lease(Path(run_dir.path)) as lease:
             _cancel_here(asked, run_dir, content, cells, lease, err)
     except LeaseHeldError:
         _ask_the_holder(run_dir, cells, err)
+    _tell(asked, run_dir, _cancels(run_dir)[before:], err)
     return OK
+
+
+def _cancels(run_dir: RunDir) -> list[CancelRequested]:
+    """All cancels of a run so far."""
+    events, _ = LedgerFile(Path(run_dir.path) / LEDGER_FILE).read()
+    return [event for event in events if isinstance(event, CancelRequested)]
+
+
+def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], err: Console) -> None:
+    """What became of the request: attempts that are ended, and repeats that are not submitted (again)."""
+    keys = list(dict.fromkeys(key for event in cancels for key in event.keys))
+    held = held_back(cancels, read_history(run_dir)[0])
+    if asked.as_json:
+        found = [{"cell": cell, "repeat": repeat} for cell, repeat in held]
+        print(json.dumps({"run_dir": run_dir.path, "attempts": list(map(str, keys)), "held_back": found}))
+    if not keys and not held:
+        text = "nothing to cancel: these cells are measured, explained, given up or cancelled already."
+    else:
+        text = (
+            f"cancelled {_counted(len(keys), 'attempt')}{_listed(map(str, keys))}; held back "
+            f"{_counted(len(held), 'repeat')} not in the queue{_listed(f'{cell}/{repeat}' for cell, repeat in held)}. "
+            "A run with retry=[CANCELLED] tries them."
+        )
+    err.print(text, highlight=False, soft_wrap=True)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    listed = list(names)
+    return f" ({', '.join(listed)})" if listed else ""
 
 
 def _meeting(text: str, content: SweepFile) -> list[str]:
@@ -99,14 +141,13 @@ def _cancel_here(
         canary_helps=False,
     )
     orchestrator = Orchestrator(session)
-    keys = orchestrator.reconciler.cancel(cells)
+    orchestrator.reconciler.cancel(cells)
     if orchestrator.reconciler.cancel_failure:
         raise CommandError(
-            f"asked to cancel {len(keys)} attempts: {orchestrator.reconciler.cancel_failure}. Their jobs go on. Give "
-            "the same command again once the scheduler answers; a run that is started meanwhile repeats it, too."
+            f"the scheduler did not take the cancel: {orchestrator.reconciler.cancel_failure}. Jobs go on. Give the "
+            "same command again once it answers; a run that is started meanwhile repeats it, too."
         )
     orchestrator.reconciler.settle()
-    err.print(f"cancelled {len(keys)} attempts{': ' if keys else ''}{', '.join(map(str, keys))}", highlight=False)
 
 
 def _cluster(asked: Arguments, content: SweepFile) -> ClusterSpec:

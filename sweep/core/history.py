@@ -75,11 +75,13 @@ class RepeatHistory:
         attempts: By number.
         reopened_after: Number of the attempt after which retries are counted anew.
         skipped: Why a run ended without trying it, as (kind, reason); None once it was tried, or never skipped.
+        held: The user cancelled it: it is not tried, or tried again, before it is reopened.
     """
 
     attempts: list[AttemptState] = field(default_factory=list)
     reopened_after: int = 0
     skipped: tuple[str, str] | None = None
+    held: bool = False
 
     @property
     def last(self) -> AttemptState | None:
@@ -265,6 +267,8 @@ def _cancel_requested(history: History, event: CancelRequested) -> None:
             history.problems.append(f"attempt {key} was cancelled but never reserved")
         else:
             state.is_cancel_requested = True
+    for cell_id, number in event.repeats:
+        history.repeats.setdefault((cell_id, number), RepeatHistory()).held = True
 
 
 def _reopened(history: History, event: Reopened) -> None:
@@ -272,7 +276,7 @@ def _reopened(history: History, event: Reopened) -> None:
         repeat = history.repeats.setdefault(key, RepeatHistory())
         # An attempt in flight was not what the user had given up on: how it ends is judged anew.
         over = (attempt.key.attempt for attempt in repeat.attempts if not attempt.in_flight)
-        repeat.reopened_after = max(over, default=0)
+        repeat.reopened_after, repeat.held = max(over, default=0), False
 
 
 def _skipped(history: History, event: Skipped) -> None:

@@ -91,10 +91,17 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelRequested:
-    """The user asked for attempts to be cancelled; written before the scheduler is told."""
+    """The user cancelled cells; written before the scheduler is told.
+
+    Attributes:
+        time: Unix time.
+        keys: Attempts that were in flight.
+        repeats: Cell and repeat: those that are not tried, or tried again, until the user asks for them.
+    """
 
     time: float
     keys: tuple[AttemptKey, ...]
+    repeats: tuple[RepeatKey, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,7 +228,9 @@ def _parse_ended(data: dict[str, Any]) -> Ended:
 
 
 def _parse_cancel_requested(data: dict[str, Any]) -> CancelRequested:
-    return CancelRequested(time=_number(data["time"]), keys=tuple([_key(key) for key in data["keys"]]))
+    keys = tuple([_key(key) for key in data["keys"]])
+    repeats = tuple([(_typed(str, cell), _typed(int, repeat)) for cell, repeat in data.get("repeats", ())])
+    return CancelRequested(time=_number(data["time"]), keys=keys, repeats=repeats)
 
 
 def _parse_reopened(data: dict[str, Any]) -> Reopened:

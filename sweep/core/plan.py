@@ -25,7 +25,7 @@ class ActionKind(StrEnum):
     DONE = "done"
     LATER = "later"
     EXPLAINED = "explained"
-    HOLD = "hold"
+    HOLD = "cancelled"
     PAUSED = "paused"
     OVER_BUDGET = "over_budget"
     GIVE_UP = "give_up"
@@ -121,6 +121,9 @@ class _Walltimes:
 
 def _decide_repeat(cell_id: str, repeat: int, past: RepeatHistory, walltimes: _Walltimes) -> Action:
     kind, attempt, reason, outcome = _decision(past, walltimes)
+    if kind in TO_SUBMIT and past.held:
+        # What the rules would have given up, or have explained, keeps its own reason.
+        kind, attempt, reason, outcome = ActionKind.HOLD, *_held(past)
     if kind not in TO_SUBMIT:
         return Action(kind=kind, cell_id=cell_id, repeat=repeat, attempt=attempt, reason=reason, outcome=outcome)
     return Action(
@@ -151,6 +154,14 @@ def _decision(past: RepeatHistory, walltimes: _Walltimes) -> tuple[ActionKind, i
     if last.key.attempt <= past.reopened_after:
         return ActionKind.RETRY, following, f"asked for again after {last.outcome}", last.outcome
     return _after(last, past, walltimes)
+
+
+def _held(past: RepeatHistory) -> tuple[int, str, Outcome]:
+    """Attempt, reason and outcome of a repeat that the user cancelled while it was not in the queue."""
+    reason, last = "cancelled by the user before it was submitted", past.last
+    if last is None or last.outcome is None:
+        return max(1, past.highest_number), reason, Outcome.CANCELLED
+    return last.key.attempt, f"{reason} again; before that {_at_last(last, 1)}", Outcome.CANCELLED
 
 
 def _after(

@@ -17,6 +17,7 @@ from sweep.core.attempt import (
     judge,
 )
 from sweep.core.blame import Blame
+from sweep.core.cancel import unfinished
 from sweep.core.history import AttemptState
 from sweep.core.ledger import CancelRequested, Ended
 from sweep.core.record import RecordError
@@ -280,15 +281,15 @@ class Reconciler:
             self.cancel(cells)
             self._session.run_dir.drop_cancel_request(name)
 
-    def cancel(self, cells: Iterable[str]) -> list[AttemptKey]:
-        """Cancel the attempts of these cells that are in flight; only attempts of this run directory are touched."""
-        wanted = set(cells)
-        flying = [attempt for attempt in self._session.history.in_flight() if attempt.key.cell_id in wanted]
-        keys = [attempt.key for attempt in flying]
-        if keys:
-            self._session.record(CancelRequested(time=self._session.clock.now(), keys=tuple(keys)))
+    def cancel(self, cells: Iterable[str]) -> None:
+        """Cancel cells: end their attempts that are in flight, and hold the others back; nobody else's are touched."""
+        session, wanted = self._session, tuple(dict.fromkeys(cells))
+        flying = [attempt for attempt in session.history.in_flight() if attempt.key.cell_id in wanted]
+        repeats = unfinished(session.history, wanted, session.repeats)
+        if flying or repeats:
+            keys = tuple(attempt.key for attempt in flying)
+            session.record(CancelRequested(time=session.clock.now(), keys=keys, repeats=repeats))
             self._cancel_jobs([attempt.job_id for attempt in flying if attempt.job_id is not None])
-        return keys
 
     def _cancel_jobs(self, jobs: Sequence[str]) -> None:
         self.cancel_failure = ""

@@ -105,7 +105,7 @@ def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: Slur
     seen: dict[str, Any] = shell.status(run_dir)
     assert [(cell["state"], cell["outcome"], cell["recorded"]) for cell in seen["cells"]] == [
         ("done", "SUCCEEDED", False),
-        ("hold", "CANCELLED", False),
+        ("cancelled", "CANCELLED", False),
     ]
     assert seen["totals"]["unrecorded"] == 2
     assert seen["totals"]["gpu_hours_spent"] > 0

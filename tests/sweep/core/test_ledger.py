@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweep.core.ledger import (
+    CancelRequested,
     Event,
     parse_event,
     read_lines,
@@ -33,6 +34,11 @@ def test_a_line_keeps_its_format() -> None:
         "gpu_hours": 8.0,
         "gpus": 16,
     }
+
+
+def test_a_cancel_from_before_repeats_were_held_back_is_still_read() -> None:
+    line = '{"v": 1, "event": "cancel_requested", "time": 3.0, "keys": [{"cell_id": "c", "repeat": 1, "attempt": 2}]}'
+    assert parse_event(line) == CancelRequested(time=3.0, keys=(key(2),))
 
 
 def test_a_field_that_a_later_version_added_is_left_aside() -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError, Verdict
+from sweep.core.cancel import held_back
 from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Reserved, Submitted
 from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
@@ -344,6 +347,65 @@ def test_a_held_cell_runs_again_only_when_asked(world: World) -> None:
     (job,) = world.scheduler.live_jobs()
     world.finish(job)
     assert exit_code(asked.step()) == 0
+
+
+def test_a_cancel_holds_back_what_is_not_in_the_queue_yet(world: World) -> None:
+    """One runs, one waits for a place in the queue, one for its retry."""
+    cells = [tiny_cell(seq_len=32 * number) for number in (1, 2, 3)]
+    running, retried, waiting = world.cells = {cell_id(cell): cell for cell in cells}
+    world.policy = replace(world.policy, max_concurrent_jobs=2)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    key_of = world.scheduler.keys
+    (failed,) = [job for job in world.scheduler.live_jobs() if key_of[job].cell_id == retried]
+    world.run_dir.rank_errors[key_of[failed]] = [_rank_error(ErrorClass.COMMUNICATION)]
+    world.scheduler.say(failed, "FAILED")
+    world.policy = replace(world.policy, max_concurrent_jobs=1)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    assert [action.kind for action in orchestrator.step().actions] == [
+        ActionKind.WAIT, ActionKind.LATER, ActionKind.LATER,
+    ]  # fmt: skip
+    world.run_dir.requests["r"] = list(world.cells)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    now = orchestrator.step()
+    assert now.is_over
+    assert {action.kind for action in now.actions} == {ActionKind.HOLD}
+    assert exit_code(now) == 1
+    reasons = {action.cell_id: action.reason for action in now.actions}
+    assert reasons[waiting] == "cancelled by the user before it was submitted"
+    assert reasons[retried].startswith("cancelled by the user before it was submitted again; before that COMM_FAILURE")
+    assert "cancelled by the user" in reasons[running]
+    (event,) = _events(world, CancelRequested)
+    assert held_back([event], orchestrator.session.history) == ((retried, 1), (waiting, 1))
+    orchestrator.reconciler.cancel(world.cells)
+    assert len(_events(world, CancelRequested)) == 1, "nothing is left to cancel"
+    asked = world.orchestrator()
+    assert asked.step().is_over
+    asked.reopen([Outcome.CANCELLED])
+    kinds = [action.kind for action in asked.step().actions]
+    assert kinds.count(ActionKind.HOLD) == 0
+    assert kinds.count(ActionKind.WAIT) == 1
+
+
+def test_a_cancel_leaves_what_is_measured_or_explained_as_it_is(world: World) -> None:
+    cells = [tiny_cell(seq_len=32 * number) for number in (1, 2, 3)]
+    measured, *_ = world.cells = {cell_id(cell): cell for cell in cells}
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    for job, key in list(world.scheduler.keys.items()):
+        if key.cell_id == measured:
+            world.finish(job)
+        else:
+            world.run_dir.rank_errors[key] = [_rank_error(ErrorClass.OOM_DEVICE)]
+            world.scheduler.say(job, "FAILED")
+    before = orchestrator.step().actions
+    orchestrator.reconciler.cancel(world.cells)
+    assert orchestrator.step().actions == before
+    assert {action.kind for action in before} == {ActionKind.DONE, ActionKind.EXPLAINED}
+    assert held_back(_events(world, CancelRequested), orchestrator.session.history) == ()
 
 
 def test_a_cancel_that_the_scheduler_did_not_hear_is_repeated(world: World) -> None:

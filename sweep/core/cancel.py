@@ -1,0 +1,42 @@
+"""What a cancel of cells is about: attempts that are in flight, and repeats that are not in the queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweep.core.plan import ActionKind, decide
+from sweep.core.restraint import HOLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sweep.core.history import History, RepeatHistory
+    from sweep.core.ledger import CancelRequested, RepeatKey
+
+
+def unfinished(history: History, cells: Iterable[str], repeats: int) -> tuple[RepeatKey, ...]:
+    """Repeats of these cells that are neither measured nor held already."""
+    asked = ((cell_id, repeat) for cell_id in cells for repeat in range(1, repeats + 1))
+    return tuple(key for key in asked if _can_be_held(history.of(*key)))
+
+
+def _can_be_held(past: RepeatHistory) -> bool:
+    # What was not tried because of a finding on another cell (oom_inferred) stays as it is explained.
+    is_explained = past.skipped is not None and HOLES.get(past.skipped[0]) is ActionKind.EXPLAINED
+    return past.succeeded is None and not past.held and not is_explained
+
+
+def held_back(events: Sequence[CancelRequested], history: History) -> tuple[RepeatKey, ...]:
+    """Repeats that cancels keep from being submitted; those that were given up, or explained, were not to be anyway.
+
+    Args:
+        events: The cancels.
+        history: With these events in it.
+    """
+    asked = dict.fromkeys(repeat for event in events for repeat in event.repeats)
+    ended = {(key.cell_id, key.repeat) for event in events for key in event.keys}
+    actions = decide(
+        [cell for cell, _ in asked], repeats=max((repeat for _, repeat in asked), default=0), history=history
+    )
+    held = {(action.cell_id, action.repeat) for action in actions if action.kind is ActionKind.HOLD}
+    return tuple(key for key in asked if key in held and key not in ended)
