@@ -68,6 +68,10 @@ class Scheduler(Protocol):
         """Whether jobs go on after this process has ended."""
         ...
 
+    def own_name(self) -> str | None:
+        """What the cluster calls itself; None where it has no name, or does not say it now."""
+        ...
+
     def submit(self, submission: Submission) -> tuple[str, ...]:
         """Hand a submission over and give the ids of its jobs, by array index.
 

@@ -235,6 +235,9 @@ class FakeScheduler:
     closed: bool = False
     _next: int = 100
 
+    def own_name(self) -> str | None:
+        return None
+
     def submit(self, submission: Submission) -> tuple[str, ...]:
         if self.submit_error is not None and not self.takes_it_all_the_same:
             raise self.submit_error

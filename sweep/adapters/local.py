@@ -75,6 +75,10 @@ class LocalScheduler:
         """Nobody would end, or start, jobs once this process has left."""
         return False
 
+    def own_name(self) -> str | None:
+        """This machine is known by its configuration's name."""
+        return None
+
     def submit(self, submission: Submission) -> tuple[str, ...]:
         """Queue a submission's jobs.
 

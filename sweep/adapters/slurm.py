@@ -83,6 +83,10 @@ class SlurmScheduler:
         """Slurm's jobs go on without this process."""
         return True
 
+    def own_name(self) -> str | None:
+        """Slurm's ClusterName; None where the controller cannot be asked."""
+        return self._site.cluster_name()
+
     def submit(self, submission: Submission) -> tuple[str, ...]:
         """Submit an array (one job where there is one task) in one sbatch call; its ids by array index.
 
@@ -94,7 +98,8 @@ class SlurmScheduler:
         # Imported here: submitit takes a tenth of a second, which status and plan need not wait for.
         from sweep.adapters.slurm_submission import LaunchExecutor
 
-        executor = LaunchExecutor(submission, self._spec, python=self._python, commands=self._commands)
+        spec = self._site.fitting_spec()
+        executor = LaunchExecutor(submission, spec, python=self._python, commands=self._commands)
         try:
             return _task_ids(executor.submit_launch(), len(submission.tasks))
         except CommandTimeoutError as error:

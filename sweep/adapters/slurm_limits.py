@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sweep.adapters.slurm_script import own_exclude
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -217,6 +219,13 @@ def max_walltime_min(asked: Asked, facts: Facts) -> int | None:
     is_free = any("PartitionTimeLimit" in qos.flags for qos in asked.qos)
     limits = [] if is_free else [partition.max_walltime_min for partition in asked.partitions]
     return min((minutes for minutes in (*limits, wall) if minutes is not None), default=None)
+
+
+def usable_nodes(asked: Asked, facts: Facts, spec: SlurmSpec) -> frozenset[str]:
+    """Nodes of the partitions that the settings leave: not excluded, and of a reservation where one is named."""
+    own = option(spec, "reservation")
+    reserved = next((item.nodes for item in facts.reservations or () if item.name == own), frozenset[str]())
+    return (asked.nodes & reserved if reserved else asked.nodes) - set(own_exclude(spec))
 
 
 def max_array_tasks(facts: Facts) -> int | None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sweep.adapters.slurm_text import parse_nodes
 from sweep.core.record import SUBMISSION_LOGS_DIR
 from sweep.core.spec import GpuFlag
 from sweep.core.submission import safe_name
 from sweep.ports import SchedulerError, SubmissionRejectedError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sweep.core.spec import SlurmSpec
     from sweep.core.submission import Submission
 
@@ -102,6 +106,23 @@ def excluded(submission: Submission, spec: SlurmSpec) -> str | None:
     """Nodes to keep away from: those that the site's settings name, and those that the submission does."""
     named = (spec.exclude, spec.sbatch.get("exclude"), *submission.exclude)
     return ",".join(dict.fromkeys(str(name) for name in named if name)) or None
+
+
+def own_exclude(spec: SlurmSpec) -> tuple[str, ...]:
+    """Nodes that the site's settings exclude, each by its name; a file of names (it has a slash) as it is."""
+    named = (spec.exclude, spec.sbatch.get("exclude"))
+    return tuple(dict.fromkeys(node for words in named if words for node in parse_nodes(str(words))))
+
+
+def without_unknown(spec: SlurmSpec, known: Collection[str]) -> tuple[SlurmSpec, tuple[str, ...]]:
+    """The settings without nodes to exclude that the cluster does not know, and these; it would refuse every job."""
+    named = own_exclude(spec)
+    unknown = tuple(node for node in named if node not in known and "/" not in node)
+    if not unknown:
+        return spec, ()
+    fitting = ",".join(node for node in named if node not in unknown) or None
+    free = {name: value for name, value in spec.sbatch.items() if name != "exclude"}
+    return replace(spec, exclude=fitting, sbatch=free), unknown
 
 
 def signal_delay_s(submission: Submission, spec: SlurmSpec) -> int:

@@ -17,8 +17,10 @@ from sweep.adapters.slurm_limits import (
     max_walltime_min,
     option,
     submit_limits,
+    usable_nodes,
     used_of,
 )
+from sweep.adapters.slurm_script import without_unknown
 from sweep.adapters.slurm_site_text import (
     ACCOUNT_FORMAT,
     NODE_FORMAT,
@@ -83,6 +85,7 @@ DRAINED or reserved", JobHeldUser, JobHeldAdmin), and every word that is not kno
 """
 _HOPELESS = re.compile("|".join(f"(?:{pattern})" for pattern, _ in HOPELESS))
 _WORD = re.compile(r"\w+")
+_EXCLUDE = "slurm.exclude (or slurm.sbatch.exclude) names"
 
 
 def is_hopeless(report: JobReport) -> bool:
@@ -125,18 +128,38 @@ class SlurmSite:
                 "command again."
             )
         asked = asked_of(self._spec, facts)
+        spec, unknown = self._fitting(facts)
         return Site(
             max_array_tasks=max_array_tasks(facts),
             free_tasks=self._free_tasks(asked, facts),
             max_walltime_min=max_walltime_min(asked, facts),
             nodes=asked.nodes,
+            usable=usable_nodes(asked, facts, spec) - self._out_of_service().keys(),
+            notes=tuple(
+                f"{_EXCLUDE} {node}, a node that this cluster does not know; it is left out" for node in unknown
+            ),
             maintenance_at=maintenance_at(asked, facts, own=option(self._spec, "reservation"), now=self._now()),
         )
 
+    def cluster_name(self) -> str | None:
+        """Its ClusterName; None where the controller does not answer."""
+        return (self.facts().config or {}).get("ClusterName")
+
+    def fitting_spec(self) -> SlurmSpec:
+        """The site's settings as far as the cluster, when it was last asked, knows what they name."""
+        return self._fitting(self._facts)[0]
+
+    def _fitting(self, facts: Facts) -> tuple[SlurmSpec, tuple[str, ...]]:
+        if not facts.partitions:
+            return self._spec, ()
+        return without_unknown(self._spec, frozenset[str]().union(*(part.nodes for part in facts.partitions)))
+
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
         """Of these nodes, those out of service, with state and reason, by one call."""
-        rows = self._ask(["sinfo", "-N", "-h", "-o", NODE_FORMAT]) if nodes else ""
-        return {node: said for node, said in read_unhealthy(rows or "").items() if node in nodes}
+        return {node: said for node, said in self._out_of_service().items() if node in nodes} if nodes else {}
+
+    def _out_of_service(self) -> Mapping[str, str]:
+        return read_unhealthy(self._ask(["sinfo", "-N", "-h", "-o", NODE_FORMAT]) or "")
 
     def facts(self) -> Facts:
         """What the cluster says of itself, at most FRESH_S old; what cannot be asked now stays as it was."""

@@ -132,6 +132,7 @@ def _cancel_here(
         devices=content.devices,
         cluster=cluster,
         grid=content.grid,
+        blame_name=content.blame_name,
         run_dir=run_dir,
         lease=lease,
         scheduler=scheduler,

@@ -58,7 +58,7 @@ def main(asked: Arguments) -> int:
     _, err = consoles()
     run_dir.create()
     with Lease(Path(run_dir.path)) as lease:
-        content = declare(run_dir, sweep_file_of(spec, expansion))
+        content = declare(run_dir, sweep_file_of(spec, expansion, own_name=scheduler.own_name()))
         views.print_rejections(err, content)
         print_notes(err, baseline_notes(content))
         session = session_for(
@@ -68,6 +68,7 @@ def main(asked: Arguments) -> int:
             devices=spec.devices,
             cluster=spec.cluster,
             grid=spec.grid.name,
+            blame_name=content.blame_name,
             run_dir=run_dir,
             lease=lease,
             scheduler=scheduler,

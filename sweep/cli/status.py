@@ -96,7 +96,7 @@ def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: R
 
 
 def _nodes(asked: Arguments, content: SweepFile) -> int:
-    blames = BlameFile(blame_path(content.cluster, os.environ)).read()
+    blames = BlameFile(blame_path(content.blame_name, os.environ)).read()
     policy, now = Policy(), time.time()
     if asked.as_json:
         found = standing(blames, now=now, expiry_h=policy.bad_node_expiry_h)
@@ -108,6 +108,6 @@ def _nodes(asked: Arguments, content: SweepFile) -> int:
         return OK
     out, _ = consoles()
     evidence.print_nodes(
-        out, content.cluster, blames, after=policy.bad_node_after, expiry_h=policy.bad_node_expiry_h, now=now
+        out, content.blame_name, blames, after=policy.bad_node_after, expiry_h=policy.bad_node_expiry_h, now=now
     )
     return OK

@@ -77,6 +77,7 @@ def session_for(
     devices: Mapping[str, Device],
     cluster: ClusterSpec,
     grid: str,
+    blame_name: str,
     run_dir: RunDir,
     lease: Lease,
     scheduler: Scheduler,
@@ -104,7 +105,7 @@ def session_for(
         provenance=collect(command=command, sources=packages_root(), run_dir=path),
         new_token=lambda: uuid.uuid4().hex[:6],
         check_lease=lease.check,
-        blame=BlameFile(blame_path(cluster.name, os.environ)),
+        blame=BlameFile(blame_path(blame_name, os.environ)),
         policy=policy,
         canary_helps=canary_helps,
     )

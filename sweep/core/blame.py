@@ -75,19 +75,26 @@ def bad_nodes(blames: Iterable[Blame], *, now: float, after: int, expiry_h: floa
     return tuple(sorted(node for node, found in by_node.items() if len({blame.cell_id for blame in found}) >= after))
 
 
-def excludable(wanted: Collection[str], *, known: Collection[str], needed: int) -> tuple[str, ...]:
-    """Nodes to exclude of those wanted: only names that the cluster knows, and never so many that none are left.
+def excludable(
+    wanted: Collection[str], *, known: Collection[str], usable: Collection[str], needed: int
+) -> tuple[str, ...]:
+    """Nodes to exclude of those wanted: only names that the cluster knows, and never so many that too few are left.
 
-    Slurm refuses every submission whose ``--exclude`` has a name that it does not know.
+    Slurm refuses every submission whose ``--exclude`` has a name that it does not know, or leaves too few nodes.
 
     Args:
         wanted: Nodes to keep away from, the most important first.
         known: Names that the cluster knows; empty where it cannot be asked: then nothing is excluded.
+        usable: Of these, nodes on which the job could start otherwise: the others are no loss, and no gain.
         needed: Nodes that the job needs.
     """
-    most = len(known) - needed
-    named = [node for node in dict.fromkeys(wanted) if node in known]
-    return tuple(sorted(named[: max(0, most)]))
+    left, chosen = set(usable), []
+    for node in dict.fromkeys(wanted):
+        if node not in known or (node in left and len(left) <= needed):
+            continue
+        left.discard(node)
+        chosen.append(node)
+    return tuple(sorted(chosen))
 
 
 def evidence_of(blames: Mapping[str, Sequence[Blame]]) -> list[tuple[str, int, str]]:

@@ -49,7 +49,7 @@ class Action:
         reason: Why, in words for people.
         outcome: How the last attempt ended, if one did.
         walltime_min: Minutes that a new attempt may take; 0 where none is started.
-        avoid: Nodes that a new attempt keeps away from, because the last one blames them.
+        avoid: Nodes that a new attempt keeps away from, because earlier ones blame them; the latest blamed first.
         hole: The table's word for a cell that is not tried (``oom_inferred``, ``paused`` ...); empty where it is.
     """
 
@@ -101,22 +101,28 @@ def decide(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Walltimes:
-    """How long attempts may take: a retry after a TIMEOUT longer, up to what the partition allows."""
+    """How long attempts may take: a retry longer by its outcome's factor, up to what the partition allows."""
 
     rules: Mapping[Outcome, OutcomeRule]
     first_min: int
     longest_min: int | None
 
-    def of(self, timeouts: int) -> int:
-        wanted = math.ceil(self.first_min * self.rules[Outcome.TIMEOUT].walltime_factor ** timeouts)
+    def of(self, past: RepeatHistory, *, but_for: Outcome | None = None) -> int:
+        """Minutes of the next attempt; with ``but_for`` as if one attempt less had ended so."""
+        factors = (
+            rule.walltime_factor ** (past.ended(outcome) - (outcome is but_for))
+            for outcome, rule in self.rules.items()
+            if rule.walltime_factor > 1
+        )
+        wanted = math.ceil(self.first_min * math.prod(factors))
         if self.longest_min is None:
             return wanted
         return max(self.first_min, min(wanted, self.longest_min))
 
-    def is_exhausted(self, timeouts: int) -> bool:
-        """Whether a retry was to be longer than the attempt before it and cannot be."""
+    def is_exhausted(self, past: RepeatHistory) -> bool:
+        """Whether a retry after a TIMEOUT was to be longer than the attempt before it and cannot be."""
         is_to_grow = self.rules[Outcome.TIMEOUT].walltime_factor > 1 and self.first_min > 0
-        return is_to_grow and self.of(timeouts) <= self.of(timeouts - 1)
+        return is_to_grow and self.of(past) <= self.of(past, but_for=Outcome.TIMEOUT)
 
 
 def _decide_repeat(cell_id: str, repeat: int, past: RepeatHistory, walltimes: _Walltimes) -> Action:
@@ -133,8 +139,8 @@ def _decide_repeat(cell_id: str, repeat: int, past: RepeatHistory, walltimes: _W
         attempt=attempt,
         reason=reason,
         outcome=outcome,
-        walltime_min=walltimes.of(past.ended(Outcome.TIMEOUT)),
-        avoid=_blamed(past.last, walltimes.rules),
+        walltime_min=walltimes.of(past),
+        avoid=_blamed(past, walltimes.rules),
     )
 
 
@@ -172,18 +178,23 @@ def _after(
     rule, used = walltimes.rules[last.outcome], past.ended(last.outcome)
     if used > rule.max_retries:
         return _KIND_AT_LAST[rule.disposition], last.key.attempt, _at_last(last, used), last.outcome
-    if last.outcome is Outcome.TIMEOUT and walltimes.is_exhausted(used):
-        reason = f"{_at_last(last, used)}; the partition allows no more than {walltimes.of(used)} min"
+    if last.outcome is Outcome.TIMEOUT and walltimes.is_exhausted(past):
+        reason = f"{_at_last(last, used)}; the partition allows no more than {walltimes.of(past)} min"
         return _KIND_AT_LAST[rule.disposition], last.key.attempt, reason, last.outcome
     reason = f"{last.outcome}: retry {used} of {rule.max_retries}" + (f" ({last.reason})" if last.reason else "")
     return ActionKind.RETRY, past.highest_number + 1, reason, last.outcome
 
 
-def _blamed(last: AttemptState | None, rules: Mapping[Outcome, OutcomeRule]) -> tuple[str, ...]:
-    if last is None or last.outcome is None or not rules[last.outcome].avoid_nodes:
-        return ()
-    blamed = last.evidence.get("blamed")
-    return tuple(map(str, blamed)) if isinstance(blamed, list) else ()
+def _blamed(past: RepeatHistory, rules: Mapping[Outcome, OutcomeRule]) -> tuple[str, ...]:
+    """Nodes that attempts since the last reopening blame, the latest first."""
+    found: list[str] = []
+    for attempt in reversed(past.attempts):
+        if attempt.key.attempt <= past.reopened_after or attempt.outcome is None:
+            continue
+        blamed = attempt.evidence.get("blamed")
+        if rules[attempt.outcome].avoid_nodes and isinstance(blamed, list):
+            found.extend(map(str, blamed))
+    return tuple(dict.fromkeys(found))
 
 
 def _waiting_for(attempt: AttemptState) -> str:

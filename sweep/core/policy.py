@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sweep.core.attempt import OUTCOME_RULES, Outcome, OutcomeRule
+from sweep.core.blame import BLAMING
 
 NEVER_RETRIED = frozenset({Outcome.SUCCEEDED, Outcome.OOM_DEVICE, Outcome.OOM_HOST, Outcome.CANCELLED})
 """A measurement stands, out of memory is a finding, and what the user ended stays so until the user asks."""
@@ -51,6 +52,12 @@ class Policy:
             raise ValueError(
                 f"{', '.join(sorted(wrong))} is never retried by itself: a measurement stands, out of memory is a "
                 "finding, and a cancelled cell waits to be asked for (retry=[...]). Set max_retries: 0."
+            )
+        blind = [outcome for outcome in Outcome if self.outcomes[outcome].avoid_nodes and outcome not in BLAMING]
+        if blind:
+            raise ValueError(
+                f"avoid_nodes for {', '.join(blind)}: only {' and '.join(sorted(BLAMING))} say which node is at fault. "
+                "Leave it out there."
             )
         for name in ("max_concurrent_jobs", "max_concurrent_gpus", "budget_gpu_hours"):
             value = getattr(self, name)

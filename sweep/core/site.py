@@ -13,7 +13,9 @@ class Site:
         max_array_tasks: Tasks that one array may have (Slurm's MaxArraySize: its highest index is one less).
         free_tasks: Further tasks that it takes of this user just now (submit limits less what is in the queue).
         max_walltime_min: Longest walltime of the partition.
-        nodes: Names of the nodes that it knows.
+        nodes: Names of the nodes of the partition.
+        usable: Of these, those in service that the site's own settings do not exclude.
+        notes: What the site's settings say that the cluster does not know, in words; it is left out.
         maintenance_at: Unix time at which the next maintenance reservation over the partition begins.
     """
 
@@ -21,6 +23,8 @@ class Site:
     free_tasks: int | None = None
     max_walltime_min: int | None = None
     nodes: frozenset[str] = frozenset()
+    usable: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
     maintenance_at: float | None = None
 
 

@@ -38,6 +38,7 @@ class SweepFile:
         budget_gpu_hours: The budget of the command that ran last; None without one.
         scheduler: Who ran its jobs (``slurm``, ``local``); None in files of earlier versions.
         accounting: Whether that scheduler's accounting may be asked.
+        own_name: What the cluster calls itself (Slurm's ClusterName); None where it does not, or was not asked.
     """
 
     grid: str
@@ -55,6 +56,12 @@ class SweepFile:
     budget_gpu_hours: float | None = None
     scheduler: str | None = None
     accounting: bool = True
+    own_name: str | None = None
+
+    @property
+    def blame_name(self) -> str:
+        """The cluster's name for the book of blame: its own, since configurations call many `slurm`."""
+        return self.own_name or self.cluster
 
     def render(self) -> str:
         """Text of the file."""
@@ -77,6 +84,7 @@ class SweepFile:
             "budget_gpu_hours": self.budget_gpu_hours,
             "scheduler": self.scheduler,
             "accounting": self.accounting,
+            "own_name": self.own_name,
         }
         # What there may be 100,000 of is written one a line: a tenth of the time and size that indenting it takes.
         encode = json.JSONEncoder(allow_nan=False).encode
@@ -121,9 +129,10 @@ class SweepFile:
             "budget_gpu_hours",
             "scheduler",
             "accounting",
+            "own_name",
         ]
-        # Files of earlier versions lack the last three.
-        values = {"budget_gpu_hours": None, "scheduler": None, "accounting": True, **data}
+        # Files of earlier versions lack the last four.
+        values = {"budget_gpu_hours": None, "scheduler": None, "accounting": True, "own_name": None, **data}
         simple: dict[str, Any] = {name: convert_value(cls, name, values[name], name) for name in names}
         rejections = tuple(
             Rejection(axes=_axes(item["axes"]), rule=str(item["rule"]), reason=str(item["reason"]))
@@ -189,6 +198,7 @@ def extended(old: SweepFile, new: SweepFile) -> SweepFile:
     return replace(
         new,
         repeats=max(old.repeats, new.repeats),
+        own_name=new.own_name or old.own_name,
         devices={**old.devices, **new.devices},
         cells={**old.cells, **new.cells},
         points=tuple(held.points.values()),

@@ -141,6 +141,9 @@ class _OnlyAsked:
     def keeps_jobs(self) -> bool:
         return self.real.keeps_jobs
 
+    def own_name(self) -> str | None:
+        return self.real.own_name()
+
     def submit(self, submission: Submission) -> tuple[str, ...]:
         raise SchedulerError("nothing is submitted by a look")
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from sweep.usecases.session import Session
 
 
-def sweep_file_of(spec: SweepSpec, expansion: Expansion) -> SweepFile:
-    """What ``sweep.json`` says of one command."""
+def sweep_file_of(spec: SweepSpec, expansion: Expansion, *, own_name: str | None = None) -> SweepFile:
+    """What ``sweep.json`` says of one command; ``own_name`` is what the cluster calls itself, where it was asked."""
     used = {cell.device for cell in expansion.cells.values()}
     return SweepFile(
         grid=spec.grid.name,
@@ -46,6 +46,7 @@ def sweep_file_of(spec: SweepSpec, expansion: Expansion) -> SweepFile:
         points=expansion.points,
         rejections=expansion.rejections,
         budget_gpu_hours=spec.policy.budget_gpu_hours,
+        own_name=own_name,
         scheduler=spec.cluster.scheduler.value,
         accounting=spec.cluster.slurm.sacct,
     )
@@ -157,12 +158,15 @@ class Orchestrator:
             SchedulerError: If it was never reached, and nothing is in flight that would have to be watched.
         """
         try:
-            self._site = self.session.scheduler.site()
+            before, self._site = self._site, self.session.scheduler.site()
         except SchedulerError as error:
             if not self.session.contact.was_reached and not any(self.session.history.in_flight()):
                 raise
             self.session.not_reached(error)
             return False
+        for note in self._site.notes:
+            if note not in before.notes:
+                self.session.reporter.note(note)
         return True
 
     def leave(self) -> None:

@@ -112,7 +112,7 @@ class Submitter:
             gpus_per_node=cell.gpus_per_node,
             device=cell.device,
             walltime_min=action.walltime_min,
-            exclude=excludable((*action.avoid, *bad), known=site.nodes, needed=cell.nodes),
+            exclude=excludable((*action.avoid, *bad), known=site.nodes, usable=site.usable, needed=cell.nodes),
         )
 
     def _prepare(self, shape: _Shape, keys: tuple[AttemptKey, ...]) -> Submission:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sweep.core.attempt import Outcome
+from sweep.core.blame import Blame
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import fault_run
 
@@ -74,6 +78,35 @@ def test_equal_cells_go_out_in_arrays_that_the_cluster_takes(slurm: SlurmUnderTe
     assert sorted(len(event["jobs"]) for event in run.events("submitted")) == [2, 5, 5]  # type: ignore[arg-type]  # JSON
     assert run.calls("sbatch") == 3
     assert run.outcomes() == ["SUCCEEDED"] * 12
+    run.audit()
+
+
+def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """The site excludes all nodes but two and one that is gone, and of the two both are blamed."""
+    left, other, *rest = slurm.nodes
+    run = fault_run(
+        slurm, tmp_path, "excluded", "nodes=1", "seq_len=[32]", "tables=false",
+        site={"exclude": ",".join([*rest, "nosuchnode"])},
+    )  # fmt: skip
+    (own,) = (
+        line.split()[-1] for line in slurm.run("scontrol", "show", "config").splitlines() if "ClusterName" in line
+    )
+    book = tmp_path / "state" / "scaling-sweep" / f"blame-{own}.jsonl"
+    book.parent.mkdir(parents=True)
+    blames = [
+        Blame(node=node, time=time.time(), cell_id=cell, run="other", outcome=Outcome.DEVICE_ERROR, reason="Xid 79")
+        for node in (other, left)
+        for cell in ("a", "b")
+    ]
+    book.write_text("".join(f"{blame.render()}\n" for blame in blames))
+    done = run.shell.run(*run.words)
+    assert done.code == 0, done.err
+    assert done.err.count("names nosuchnode, a node that this cluster does not know") == 1
+    (submitted,) = run.events("submitted")
+    submission = json.loads((run.run_dir / "submissions" / f"{submitted['submission']}.json").read_text())
+    assert submission["exclude"] == [min(left, other)]
+    shown = run.shell.run("status", "--nodes", f"run_dir={run.run_dir}")
+    assert f"{left}: excluded, blamed by 2 cell(s)" in shown.out
     run.audit()
 
 

@@ -104,6 +104,7 @@ def test_the_recorded_cluster() -> None:
         free_tasks=4,
         max_walltime_min=720,
         nodes=frozenset({"node1", "node2"}),
+        usable=frozenset({"node1"}),
         maintenance_at=1796404802.0,
     )
 
@@ -113,6 +114,24 @@ def test_a_user_is_asked_about_by_name_although_he_is_known_by_number() -> None:
     assert SlurmSite(SlurmSpec(), commands, "0", now=Clock()).site().free_tasks == 4  # type: ignore[arg-type]  # a fake
     nobody = SlurmSite(SlurmSpec(), commands, "4294967000", now=Clock()).site()  # type: ignore[arg-type]  # a fake
     assert (nobody.free_tasks, nobody.max_array_tasks) == (None, 5)
+
+
+def test_nodes_that_the_settings_exclude_are_not_counted_on_and_unknown_names_are_left_out() -> None:
+    spec = SlurmSpec(exclude="node[2-3],/a/file", sbatch={"exclude": "nosuchnode", "comment": "kept"})
+    site, _ = site_of(spec, **{"nodes-drained": "node1|idle|none\nnode2|idle|none\n"})
+    assert site.fitting_spec() == spec, "not asked yet"
+    found = site.site()
+    assert (found.nodes, found.usable) == (frozenset({"node1", "node2"}), frozenset({"node1"}))
+    assert [note.split()[4].strip(",") for note in found.notes] == ["node3", "nosuchnode"]
+    assert site.fitting_spec() == SlurmSpec(exclude="node2,/a/file", sbatch={"comment": "kept"})
+    assert site.cluster_name() == "private"
+
+
+def test_of_a_reservation_only_its_nodes_are_counted_on() -> None:
+    row = "ReservationName=mine StartTime=1 EndTime=2 Nodes=node1 Flags=SPEC_NODES\n"
+    answers = {"nodes-drained": "", "reservations": row}
+    assert ask(SlurmSpec(reservation="mine"), **answers).usable == {"node1"}
+    assert ask(**answers).usable == {"node1", "node2"}
 
 
 # --- limits on submitted jobs
@@ -179,7 +198,7 @@ def test_without_enforcement_limits_are_only_words_and_the_database_is_not_asked
     config = golden("config").replace("associations,limits,qos", "associations")
     site, commands = site_of(config=config)
     assert site.site() == replace(ask(), free_tasks=None, max_walltime_min=2880)
-    assert set(commands.calls) == {"config", "partitions", "reservations"}
+    assert set(commands.calls) == {"config", "partitions", "reservations", "nodes-drained"}
 
 
 def test_without_a_limit_nothing_is_counted() -> None:
@@ -303,7 +322,7 @@ def test_a_controller_that_is_away_is_asked_once_and_what_it_said_before_still_c
     commands.calls.clear()
     clock.time += FRESH_S
     assert site.site() == before
-    assert commands.calls == ["config", "queue", "everyone"]
+    assert commands.calls == ["config", "queue", "everyone", "nodes-drained"]
 
 
 @pytest.mark.parametrize(

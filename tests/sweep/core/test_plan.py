@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -41,9 +42,12 @@ class Story:
             self.events.append(Submitted(time=2.0, submission=name, jobs=(job,)))
         return self
 
-    def end(self, outcome: Outcome, reason: str = "") -> Story:
+    def end(self, outcome: Outcome, reason: str = "", *blamed: str) -> Story:
         self.reserve()
-        return self.say(Ended(time=3.0, key=self.key, outcome=outcome, reason=reason, gpu_seconds=None))
+        evidence = {"blamed": list(blamed)}
+        return self.say(
+            Ended(time=3.0, key=self.key, outcome=outcome, reason=reason, gpu_seconds=None, evidence=evidence)
+        )
 
     def release(self) -> Story:
         self.reserve(job=None)
@@ -212,6 +216,33 @@ def test_an_end_whose_reservation_is_lost_does_not_submit_its_number_again() -> 
     story = Story().end(Outcome.NODE_FAIL)
     (action,) = decide(["c"], repeats=1, history=fold(story.events[2:]))
     assert (action.kind, action.attempt) == (ActionKind.RETRY, 2)
+
+
+def test_a_retry_keeps_away_from_every_node_blamed_since_the_repeat_was_last_reopened() -> None:
+    story = Story().end(Outcome.DEVICE_ERROR, "", "n1").end(Outcome.DEVICE_ERROR, "", "n2")
+    assert story.decision().avoid == ("n2", "n1")
+    assert story.end(Outcome.PREEMPTED).decision().avoid == ("n2", "n1"), "what came between changes nothing"
+    assert story.end(Outcome.COMM_FAILURE, "", "n3").decision().avoid == ("n2", "n1"), "its rule avoids no nodes"
+    assert story.reopen().decision().avoid == ()
+    assert story.end(Outcome.NODE_FAIL, "", "n4").decision().avoid == ("n4",)
+
+
+def test_every_outcomes_own_factor_lengthens_the_walltime() -> None:
+    rules = {**OUTCOME_RULES, Outcome.PREEMPTED: replace(OUTCOME_RULES[Outcome.PREEMPTED], walltime_factor=1.5)}
+
+    def minutes(story: Story, longest: int | None = None) -> int:
+        history = fold(story.events)
+        (action,) = decide(
+            ["c"], repeats=1, history=history, rules=rules, walltime_min=10, longest_walltime_min=longest
+        )
+        return action.walltime_min
+
+    story = Story().end(Outcome.PREEMPTED)
+    assert minutes(story) == 15
+    assert minutes(story.end(Outcome.TIMEOUT)) == 30
+    assert minutes(story.end(Outcome.PREEMPTED)) == 45
+    assert minutes(story, longest=40) == 40
+    assert minutes(story.reopen()) == 10
 
 
 @contextmanager

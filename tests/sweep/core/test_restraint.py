@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -48,7 +49,13 @@ def test_blame_survives_its_file_and_damage_is_an_error() -> None:
 
 def test_only_known_nodes_are_excluded_and_enough_are_left() -> None:
     known = {"n1", "n2", "n3"}
-    assert excludable(("n2", "gone", "n2"), known=known, needed=2) == ("n2",)
-    assert excludable(("n3", "n1"), known=known, needed=2) == ("n3",), "the first named is the most important"
-    assert excludable(("n1",), known=known, needed=3) == ()
-    assert excludable(("n1",), known=(), needed=1) == (), "a cluster that cannot be asked excludes nothing"
+
+    def of(*wanted: str, needed: int, usable: Collection[str] = known) -> tuple[str, ...]:
+        return excludable(wanted, known=known, usable=usable, needed=needed)
+
+    assert of("n2", "gone", "n2", needed=2) == ("n2",)
+    assert of("n3", "n1", needed=2) == ("n3",), "the first named is the most important"
+    assert of("n1", needed=3) == ()
+    assert of("n2", "n3", needed=1, usable={"n2", "n3"}) == ("n2",), "n1 is down, or excluded by the site already"
+    assert of("n1", "n2", needed=1, usable={"n2", "n3"}) == ("n1", "n2"), "one that is down is no loss"
+    assert excludable(("n1",), known=(), usable=(), needed=1) == (), "a cluster that cannot be asked excludes nothing"

@@ -46,6 +46,10 @@ def _reserved(world: World) -> list[Reserved]:
     return [event for event in world.ledger.events() if isinstance(event, Reserved)]
 
 
+def _site(*nodes: str) -> Site:
+    return Site(nodes=frozenset(nodes), usable=frozenset(nodes))
+
+
 def test_a_job_that_ran_out_of_walltime_is_retried_with_twice_as_much(world: World) -> None:
     _cells(world, tiny_cell())
     orchestrator = world.orchestrator()
@@ -324,7 +328,7 @@ def test_an_array_is_no_larger_than_the_cluster_allows(world: World) -> None:
 
 def test_a_retry_keeps_away_from_the_node_that_failed_if_the_cluster_knows_its_name(world: World) -> None:
     _cells(world, tiny_cell(nodes=2))
-    world.scheduler.limits = Site(nodes=frozenset({"n1", "n2", "n3"}))
+    world.scheduler.limits = _site("n1", "n2", "n3")
     world.scheduler.out_of_service = {"n2": "Not responding", "n9": "elsewhere"}
     orchestrator = world.orchestrator()
     orchestrator.step()
@@ -336,12 +340,31 @@ def test_a_retry_keeps_away_from_the_node_that_failed_if_the_cluster_knows_its_n
 
 def test_the_node_of_the_rank_whose_device_failed_is_blamed(world: World) -> None:
     _cells(world, tiny_cell(nodes=2))
-    world.scheduler.limits = Site(nodes=frozenset({"n1", "n2", "n3"}))
+    world.scheduler.limits = _site("n1", "n2", "n3")
     orchestrator = world.orchestrator()
     orchestrator.step()
     _end(world, orchestrator, "FAILED", _error(ErrorClass.DEVICE, "Xid 79", rank=1, node_rank=1), nodes=("n1", "n2"))
     orchestrator.step()
     assert world.reporter.submissions[-1][0].exclude == ("n2",)
+
+
+def test_a_cell_that_failed_on_two_nodes_is_sent_back_to_neither(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.scheduler.limits = _site("n1", "n2", "n3")
+    orchestrator = world.orchestrator()
+    for node in ("n1", "n2"):
+        orchestrator.step()
+        _end(world, orchestrator, "FAILED", _error(ErrorClass.DEVICE, "Xid 79"), nodes=(node,))
+    orchestrator.step()
+    assert world.reporter.submissions[-1][0].exclude == ("n1", "n2")
+
+
+def test_what_the_settings_name_and_the_cluster_does_not_know_is_said_once(world: World) -> None:
+    _cells(world, tiny_cell(), tiny_cell(seq_len=64))
+    world.policy = replace(CALM, max_concurrent_jobs=1)
+    world.scheduler.limits = Site(notes=("slurm.exclude names gone, which this cluster does not know",))
+    world.run_to_the_end()
+    assert [note for note in world.reporter.notes if "gone" in note] == list(world.scheduler.limits.notes)
 
 
 def test_a_node_that_several_cells_blame_is_excluded_for_all_until_the_blame_expires(world: World) -> None:
@@ -352,7 +375,7 @@ def test_a_node_that_several_cells_blame_is_excluded_for_all_until_the_blame_exp
         )
         world.blame.add([blame])
     world.blame.add([replace(world.blame.blames[0], node="n2")])
-    world.scheduler.limits = Site(nodes=frozenset({"n1", "n2", "n3"}))
+    world.scheduler.limits = _site("n1", "n2", "n3")
     _cells(world, tiny_cell())
     orchestrator = world.orchestrator()
     orchestrator.step()
@@ -365,7 +388,7 @@ def test_a_node_that_several_cells_blame_is_excluded_for_all_until_the_blame_exp
 
 def test_exclusion_never_leaves_too_few_nodes_nor_names_one_that_is_unknown(world: World) -> None:
     _cells(world, tiny_cell(nodes=2))
-    world.scheduler.limits = Site(nodes=frozenset({"n1", "n2"}))
+    world.scheduler.limits = _site("n1", "n2")
     world.scheduler.out_of_service = {"n2": "down", "gone": "down"}
     orchestrator = world.orchestrator()
     orchestrator.step()
@@ -413,6 +436,12 @@ def test_a_job_that_makes_no_step_is_ended_by_the_watchdog_and_retried(world: Wo
 def test_a_policy_that_would_retry_what_must_not_be_cannot_be_made(outcome: Outcome) -> None:
     rules = {**OUTCOME_RULES, outcome: replace(OUTCOME_RULES[outcome], max_retries=1)}
     with pytest.raises(ValueError, match="never retried by itself"):
+        Policy(outcomes=rules)
+
+
+def test_a_policy_that_keeps_away_from_nodes_that_nothing_blames_cannot_be_made() -> None:
+    rules = {**OUTCOME_RULES, Outcome.LOST: replace(OUTCOME_RULES[Outcome.LOST], avoid_nodes=True)}
+    with pytest.raises(ValueError, match="avoid_nodes for LOST: only DEVICE_ERROR and NODE_FAIL say"):
         Policy(outcomes=rules)
 
 
