@@ -137,8 +137,12 @@ class Scheduler(Protocol):
         """
         ...
 
-    def cancel(self, job_ids: Collection[str]) -> None:
-        """End jobs; those that are over already are no error.
+    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
+        """Ask for the end of jobs, which may take a while; those that are over already are no error.
+
+        Args:
+            job_ids: The jobs.
+            only_pending: Leave those alone that have begun.
 
         Raises:
             SchedulerError: If it cannot be asked.

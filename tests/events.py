@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sweep.core.attempt import AttemptKey, Outcome
-from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Reopened, Reserved, Skipped, Submitted
+from sweep.core.attempt import AttemptKey, Outcome, StopKind
+from sweep.core.ledger import (
+    CancelRequested,
+    Ended,
+    Event,
+    Refused,
+    Released,
+    Reopened,
+    Reserved,
+    Skipped,
+    StopRequested,
+    Submitted,
+)
 
 
 def key(attempt: int = 1, *, repeat: int = 1, cell: str = "c") -> AttemptKey:
@@ -55,5 +66,6 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         time=TIMES,
         repeats=REPEATS,
     ),
+    st.builds(StopRequested, time=TIMES, key=KEYS, kind=st.sampled_from(StopKind), reason=st.text(max_size=9)),
     st.builds(Skipped, time=TIMES, repeats=REPEATS, kind=st.text(max_size=9), reason=st.text(max_size=9)),
 )

@@ -227,6 +227,8 @@ class FakeScheduler:
     polls: int = 0
     find_error: Exception | None = None
     cancel_error: Exception | None = None
+    takes_its_time: bool = False
+    """A cancelled job goes on for now."""
     limits: Site = UNLIMITED
     site_error: Exception | None = None
     logs: dict[str, JobReport] = field(default_factory=dict)
@@ -286,12 +288,18 @@ class FakeScheduler:
         assert report is None or report.ended_at is not None
         return report if report is not None and (report.ended_at or 0.0) >= since else None
 
-    def cancel(self, job_ids: Collection[str]) -> None:
+    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
         if self.cancel_error is not None:
             raise self.cancel_error
         for job in job_ids:
+            was = self.states[job].phase
+            if was is Phase.ENDED or (only_pending and was is not Phase.PENDING):
+                continue
             self.cancelled.append(job)
-            self.say(job, "CANCELLED by 0")
+            if not self.takes_its_time:
+                # Slurm gives a job that was cancelled while it waited no times of its own.
+                times = {"started_at": None} if was is Phase.PENDING else {}
+                self.say(job, "CANCELLED by 0", **times)
 
     def close(self) -> None:
         self.closed = True

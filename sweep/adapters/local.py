@@ -145,9 +145,11 @@ class LocalScheduler:
         """What the state's word means, where it is specific."""
         return LOCAL_STATES[State(report.state)].outcome if report.state in LOCAL_STATES else None
 
-    def cancel(self, job_ids: Collection[str]) -> None:
-        """End jobs; on return none of their processes is left."""
+    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
+        """End jobs, or of these only those that have not begun; on return none of their processes is left."""
         wanted = [job for job_id in job_ids if (job := self._known().get(job_id))]
+        if only_pending:
+            wanted = [job for job in wanted if job.state is State.PENDING]
         self._stop(wanted, State.CANCELLED, "cancelled")
 
     def close(self) -> None:

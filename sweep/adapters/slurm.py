@@ -212,8 +212,12 @@ class SlurmScheduler:
         except OSError:
             return None
 
-    def cancel(self, job_ids: Collection[str]) -> None:
+    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
         """End these jobs and array tasks, in one scancel call; those that are over already are no error.
+
+        Args:
+            job_ids: The jobs.
+            only_pending: Leave those alone that have begun.
 
         Raises:
             SchedulerError: If Slurm cannot be asked, or one of the ids is none.
@@ -221,8 +225,9 @@ class SlurmScheduler:
         wrong = [job_id for job_id in job_ids if not _JOB_ID.fullmatch(job_id)]
         if wrong:
             raise SchedulerError(f"no ids of Slurm jobs, so nothing was cancelled: {', '.join(map(repr, wrong))}")
+        which = ["--state=PENDING"] if only_pending else []
         for ids in argument_chunks(list(job_ids)):
-            self._commands.ask(["scancel", *ids], unless=_OVER_ALREADY)
+            self._commands.ask(["scancel", *which, *ids], unless=_OVER_ALREADY)
 
     def close(self) -> None:
         """Nothing to end: Slurm keeps the jobs."""

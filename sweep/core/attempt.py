@@ -36,6 +36,28 @@ class Phase(StrEnum):
     ABSENT = "absent"
 
 
+class StopKind(StrEnum):
+    """Why this tool itself ends a job."""
+
+    HANG = "hang"
+    HOPELESS = "hopeless"
+    OUTLIVED = "outlived"
+    OVER_BUDGET = "over_budget"
+    PAUSED = "paused"
+
+
+WHILE_PENDING = (StopKind.HOPELESS, StopKind.PAUSED)
+"""Stops of jobs that wait: one that begins meanwhile goes on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """This tool's own word on a job: it is to end, and why, in a line."""
+
+    kind: StopKind
+    reason: str
+
+
 class ErrorClass(StrEnum):
     """What kind of error one rank, or one node's launcher, reports."""
 
@@ -91,6 +113,11 @@ class JobReport:
     exit_code: int | None = None
     started_at: float | None = None
     ended_at: float | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its processes can make steps now: a job that is suspended, or completing, cannot."""
+        return self.state == "RUNNING"
 
 
 ABSENT = JobReport(state="", phase=Phase.ABSENT)
@@ -191,8 +218,7 @@ class Evidence:
         outcome_of_state: What that word means where it is specific (:func:`slurm_state`).
         errors: Error files of ranks and launchers.
         exit_codes: Exit codes that the launchers wrote, by node.
-        is_hopeless: It waited for what the scheduler would never have given it, and was ended.
-        stalled_s: Seconds without a step after which it was ended; None where it was not.
+        stop: This tool's own request that it end; None where there was none.
     """
 
     has_result: bool
@@ -202,8 +228,7 @@ class Evidence:
     cancelled_by_user: bool = False
     errors: Sequence[RankError] = ()
     exit_codes: Mapping[int, int] = field(default_factory=dict)
-    is_hopeless: bool = False
-    stalled_s: float | None = None
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,6 +249,15 @@ _OUTCOME_OF_ERROR: Mapping[ErrorClass, Outcome] = {
     ErrorClass.STOPPED: Outcome.PREEMPTED,
     # The launcher stops a job just before its time limit, so that the scheduler's own word may be FAILED.
     ErrorClass.TIMEOUT: Outcome.TIMEOUT,
+}
+_OUTCOME_OF_STOP: Mapping[StopKind, Outcome | None] = {
+    StopKind.HANG: Outcome.COMM_FAILURE,
+    StopKind.HOPELESS: Outcome.REJECTED_BY_SCHEDULER,
+    # Its result was there, and is not any more: the rest of the evidence decides.
+    StopKind.OUTLIVED: None,
+    # It had been requeued, or began just as it was taken back: not its fault, and worth another attempt.
+    StopKind.OVER_BUDGET: Outcome.PREEMPTED,
+    StopKind.PAUSED: Outcome.PREEMPTED,
 }
 # Errors that others cause: a peer that died, a signal from outside. They explain only where nothing else does.
 _CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
@@ -247,8 +281,9 @@ def first_cause(errors: Sequence[RankError]) -> RankError | None:
 def judge(evidence: Evidence) -> Verdict:
     """How an attempt ended, decided in the stated order; an exit code alone is never success.
 
-    A valid result of this attempt; the user's cancel; why this tool itself ended it; a specific word of the
-    scheduler; the ranks' error files; LOST.
+    A valid result of this attempt; the user's cancel; a specific word of the scheduler; errors that no other causes;
+    why this tool itself ended it; errors that others cause; LOST.
+    That a job was cancelled says nothing where it was this tool that ended it.
     One end without any of these is no loss: a job that ended by itself, without a result or with one that does not
     count. That is the trainer's fault, and it would do so again.
     """
@@ -256,17 +291,13 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(outcome=Outcome.SUCCEEDED, reason="")
     if evidence.cancelled_by_user:
         return Verdict(outcome=Outcome.CANCELLED, reason="cancelled by the user")
-    if evidence.is_hopeless:
-        reason = f"it would have waited for ever: {evidence.report.reason}"
-        return Verdict(outcome=Outcome.REJECTED_BY_SCHEDULER, reason=reason)
-    if evidence.stalled_s is not None:
-        reason = f"no step for {evidence.stalled_s:.0f} s (a hang; ended by the watchdog)"
-        return Verdict(outcome=Outcome.COMM_FAILURE, reason=reason)
-    if evidence.outcome_of_state is not None:
-        return Verdict(
-            outcome=evidence.outcome_of_state, reason=_state_reason(evidence.report) or evidence.outcome_of_state
-        )
+    word = evidence.outcome_of_state
+    if word is not None and not (word is Outcome.CANCELLED and evidence.stop is not None):
+        return Verdict(outcome=word, reason=_state_reason(evidence.report) or word)
     cause = first_cause(evidence.errors)
+    stopped_as = None if evidence.stop is None else _OUTCOME_OF_STOP[evidence.stop.kind]
+    if evidence.stop is not None and stopped_as is not None and (cause is None or is_consequence(cause)):
+        return Verdict(outcome=stopped_as, reason=evidence.stop.reason)
     if cause is not None:
         return Verdict(outcome=_OUTCOME_OF_ERROR[cause.error_class], reason=_error_reason(cause))
     codes = _own_exit_codes(evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.attempt import Outcome
+from sweep.core.attempt import Outcome, Stop
 from sweep.core.ledger import (
     CancelRequested,
     Ended,
@@ -14,6 +14,7 @@ from sweep.core.ledger import (
     Reopened,
     Reserved,
     Skipped,
+    StopRequested,
     Submitted,
     no_collection,
 )
@@ -41,6 +42,7 @@ class AttemptState:
         reason: Why.
         gpu_seconds: What it used; None where unknown.
         is_cancel_requested: The user asked for its end.
+        stop: Why this tool itself ends it; None where it does not.
         released: The reservation never became a job.
         ended_at: Unix time of the decision.
         evidence: What the decision rests on.
@@ -57,6 +59,7 @@ class AttemptState:
     reason: str = ""
     gpu_seconds: float | None = None
     is_cancel_requested: bool = False
+    stop: Stop | None = None
     released: bool = False
     ended_at: float | None = None
     evidence: Mapping[str, object] = field(default_factory=dict)
@@ -271,6 +274,14 @@ def _cancel_requested(history: History, event: CancelRequested) -> None:
         history.repeats.setdefault((cell_id, number), RepeatHistory()).held = True
 
 
+def _stop_requested(history: History, event: StopRequested) -> None:
+    state = history.attempt(event.key)
+    if state is None:
+        history.problems.append(f"attempt {event.key} was to be stopped but never reserved")
+    else:
+        state.stop = Stop(kind=event.kind, reason=event.reason)
+
+
 def _reopened(history: History, event: Reopened) -> None:
     for key in event.repeats:
         repeat = history.repeats.setdefault(key, RepeatHistory())
@@ -293,6 +304,7 @@ _APPLY: Mapping[type, Any] = {
     CancelRequested: _cancel_requested,
     Reopened: _reopened,
     Skipped: _skipped,
+    StopRequested: _stop_requested,
 }
 
 

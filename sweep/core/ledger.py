@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sweep.core.attempt import AttemptKey, Outcome
+from sweep.core.attempt import AttemptKey, Outcome, StopKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -129,7 +129,17 @@ class Skipped:
     reason: str
 
 
-Event = Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened | Skipped
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopRequested:
+    """This tool itself ends an attempt's job; written before the scheduler is told. How it ended is decided later."""
+
+    time: float
+    key: AttemptKey
+    kind: StopKind
+    reason: str
+
+
+Event = Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened | Skipped | StopRequested
 _Kind = TypeVar("_Kind")
 _Line = TypeVar("_Line", str, bytes)
 EVENT_NAMES: Mapping[type[Event], str] = {
@@ -141,6 +151,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     CancelRequested: "cancel_requested",
     Reopened: "reopened",
     Skipped: "skipped",
+    StopRequested: "stop_requested",
 }
 
 
@@ -244,6 +255,11 @@ def _parse_skipped(data: dict[str, Any]) -> Skipped:
     return Skipped(time=_number(data["time"]), repeats=repeats, kind=kind, reason=reason)
 
 
+def _parse_stop_requested(data: dict[str, Any]) -> StopRequested:
+    time, kind, reason = _number(data["time"]), StopKind(data["kind"]), _typed(str, data["reason"])
+    return StopRequested(time=time, key=_key(data["key"]), kind=kind, reason=reason)
+
+
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "reserved": _parse_reserved,
     "submitted": _parse_submitted,
@@ -253,6 +269,7 @@ _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "cancel_requested": _parse_cancel_requested,
     "reopened": _parse_reopened,
     "skipped": _parse_skipped,
+    "stop_requested": _parse_stop_requested,
 }
 
 

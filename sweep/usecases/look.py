@@ -171,7 +171,7 @@ class _OnlyAsked:
     def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         return self.real.last_words(run_dir, submission, job_id, since=since)
 
-    def cancel(self, job_ids: Collection[str]) -> None:
+    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
         pass
 
     def close(self) -> None:

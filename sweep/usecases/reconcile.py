@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempt import (
     ABSENT,
+    WHILE_PENDING,
     AttemptKey,
     Evidence,
     JobReport,
     Outcome,
     Phase,
+    StopKind,
     first_cause,
     is_consequence,
     judge,
@@ -24,6 +26,7 @@ from sweep.core.record import RecordError
 from sweep.ports import SchedulerError
 from sweep.usecases.lookup import LookUp
 from sweep.usecases.sightings import Sightings
+from sweep.usecases.stops import Stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,27 +35,21 @@ if TYPE_CHECKING:
     from sweep.core.record import AttemptFile
     from sweep.usecases.session import Session
 
-_CANCEL_AGAIN_S = 30.0
-
 
 class Reconciler:
     """Brings the history up to what the run directory and the scheduler say.
 
     Args:
         session: The run.
-
-    Attributes:
-        cancel_failure: Why the scheduler did not hear the last cancel; empty where it did.
     """
 
     def __init__(self, session: Session) -> None:
         """Nothing has been seen yet."""
         self._session = session
-        self.cancel_failure = ""
+        self._stops = Stops(session)
         self._absent = Sightings()
         self._ended = Sightings()
         self._outlived = Sightings()
-        self._cancelled = Sightings()
         self._hopeless = Sightings()
         self._stalled = Sightings()
         self._steps: dict[str, int] = {}
@@ -64,6 +61,11 @@ class Reconciler:
     def reports(self) -> Mapping[str, JobReport]:
         """The scheduler's latest word on each job in flight."""
         return self._reports
+
+    @property
+    def cancel_failure(self) -> str:
+        """Why the scheduler did not hear the last cancel; empty where it did."""
+        return self._stops.failure
 
     def settle(self) -> None:
         """Take up cancel requests, look for lost submissions, and end every attempt that is over."""
@@ -83,6 +85,7 @@ class Reconciler:
         self._reports = dict(reports)
         for attempt in flying:
             self._settle_one(attempt, reports.get(attempt.job_id or "", ABSENT))
+        self._stops.tell()
 
     def _poll(self, flying: Sequence[AttemptState]) -> Mapping[str, JobReport] | None:
         since = min(attempt.reserved_at for attempt in flying)
@@ -113,17 +116,22 @@ class Reconciler:
             self._absent.forget(job)
         if report.phase is not Phase.ENDED:
             self._ended.forget(job)
-        if attempt.is_cancel_requested and report.phase in (Phase.PENDING, Phase.RUNNING):
-            self._insist_on_cancel(job, now)
-        if report.phase is Phase.PENDING:
-            self._watch_waiting(attempt, report, now)
-        elif report.phase is Phase.RUNNING:
-            self._watch_running(attempt, report, now)
+        if not report.is_at_work:
+            self._stalled.forget(job)
+        if report.phase in (Phase.PENDING, Phase.RUNNING):
+            if not self._stops.insist(attempt, report):
+                self._watch(attempt, report, now)
         elif report.phase is Phase.ENDED:
-            if self._is_settled(attempt, self._ended.lasting(job, now)):
+            if self._is_settled(attempt, report, self._ended.lasting(job, now)):
                 self._end(attempt, report)
         elif self._has_result(attempt) or self._absent.lasting(job, now) >= self._session.cluster.lost_after_s:
             self._end(attempt, report)
+
+    def _watch(self, attempt: AttemptState, report: JobReport, now: float) -> None:
+        if report.phase is Phase.PENDING:
+            self._watch_waiting(attempt, report, now)
+        else:
+            self._watch_running(attempt, report, now)
 
     def _watch_waiting(self, attempt: AttemptState, report: JobReport, now: float) -> None:
         """A job that waits for what will never come is ended, with the scheduler's reason."""
@@ -132,8 +140,7 @@ class Reconciler:
             self._hopeless.forget(job)
             return
         if self._hopeless.lasting(job, now) >= self._session.policy.hopeless_after_s:
-            self._cancel_jobs([job])
-            self._end(attempt, report, hopeless=True)
+            self._stops.request(attempt, StopKind.HOPELESS, f"it would have waited for ever: {report.reason}")
 
     def _watch_running(self, attempt: AttemptState, report: JobReport, now: float) -> None:
         """A job whose result is there may take a moment to end; one that hangs is ended, and its result counts."""
@@ -142,16 +149,13 @@ class Reconciler:
             self._outlived.forget(job)
             self._watch_steps(attempt, report, now)
             return
-        if self._outlived.lasting(job, now) < self._session.cluster.hang_grace_s:
-            return
-        self._session.reporter.note(f"job {job} goes on although its result is there; it is ended")
-        self._cancel_jobs([job])
-        self._end(attempt, report)
+        if self._outlived.lasting(job, now) >= self._session.cluster.hang_grace_s:
+            self._stops.request(attempt, StopKind.OUTLIVED, "it goes on although its result is there")
 
     def _watch_steps(self, attempt: AttemptState, report: JobReport, now: float) -> None:
         """End a job that has made no step for too long, by the watchdog of the policy."""
         limit_s = self._session.policy.watchdog_s
-        if not limit_s:
+        if not limit_s or not report.is_at_work:
             return
         job = str(attempt.job_id)
         progress = self._session.run_dir.progress(attempt.key)
@@ -161,30 +165,26 @@ class Reconciler:
             self._stalled.forget(job)
         stalled_s = self._stalled.lasting(job, now)
         if stalled_s >= limit_s:
-            self._session.reporter.note(f"job {job} has made no step for {stalled_s:.0f} s; it is ended")
-            self._cancel_jobs([job])
-            self._end(attempt, report, stalled_s=stalled_s)
+            reason = f"no step for {stalled_s:.0f} s (a hang; ended by the watchdog)"
+            self._stops.request(attempt, StopKind.HANG, reason)
 
-    def _insist_on_cancel(self, job: str, now: float) -> None:
-        """Repeat a cancel that the scheduler did not hear, or that came before the job's id was known."""
-        if self._cancelled.lasting(job, now) >= _CANCEL_AGAIN_S:
-            self._cancelled.forget(job)
-            self._cancel_jobs([job])
-
-    def _is_settled(self, attempt: AttemptState, ended_for_s: float) -> bool:
+    def _is_settled(self, attempt: AttemptState, report: JobReport, ended_for_s: float) -> bool:
         """Whether an ended job's files say how it ended, or have had their time to appear."""
+        if attempt.stop is not None and self._never_began(attempt, report):
+            return True
         cause = first_cause(self._session.run_dir.errors(attempt.key))
         if self._has_result(attempt) or (cause is not None and not is_consequence(cause)):
             return True
         return ended_for_s >= self._session.cluster.result_grace_s
 
+    def _never_began(self, attempt: AttemptState, report: JobReport) -> bool:
+        return report.started_at is None and self._session.run_dir.attempt_file(attempt.key) is None
+
     def _has_result(self, attempt: AttemptState) -> bool:
         result, _ = self._session.run_dir.result(attempt.key)
         return result is not None
 
-    def _end(
-        self, attempt: AttemptState, report: JobReport, *, hopeless: bool = False, stalled_s: float | None = None
-    ) -> None:
+    def _end(self, attempt: AttemptState, report: JobReport) -> None:
         session = self._session
         result, problem = session.run_dir.result(attempt.key)
         launched = session.run_dir.attempt_file(attempt.key)
@@ -199,8 +199,7 @@ class Reconciler:
             cancelled_by_user=attempt.is_cancel_requested,
             report=report,
             outcome_of_state=session.scheduler.outcome_of(report),
-            is_hopeless=hopeless,
-            stalled_s=stalled_s,
+            stop=self._stops.standing(attempt),
             errors=errors,
             exit_codes={} if launched is None or launched.exit_code is None else {0: launched.exit_code},
         )
@@ -289,15 +288,7 @@ class Reconciler:
         if flying or repeats:
             keys = tuple(attempt.key for attempt in flying)
             session.record(CancelRequested(time=session.clock.now(), keys=keys, repeats=repeats))
-            self._cancel_jobs([attempt.job_id for attempt in flying if attempt.job_id is not None])
-
-    def _cancel_jobs(self, jobs: Sequence[str]) -> None:
-        self.cancel_failure = ""
-        try:
-            self._session.scheduler.cancel(jobs)
-        except SchedulerError as error:
-            self.cancel_failure = str(error)
-            self._session.reporter.note(f"the scheduler did not take the cancel of {', '.join(jobs)}: {error}")
+            self._stops.cancel([attempt.job_id for attempt in flying if attempt.job_id is not None])
 
 
 def _gpu_seconds(
@@ -308,7 +299,7 @@ def _gpu_seconds(
     The scheduler's are those of the job's last run: what it ran before it was requeued, its launchers say.
     """
     started, ended = report.started_at, report.ended_at
-    if report.phase is Phase.ENDED and started is None and launched is None:
+    if started is None and launched is None and (report.phase is Phase.ENDED or _was_taken_back(attempt)):
         return 0.0  # it ended before it began
     if (started is None or ended is None) and launched is not None:
         started, ended = launched.started_at, launched.ended_at or ended
@@ -320,6 +311,11 @@ def _gpu_seconds(
     return (max(0.0, before) + max(0.0, ended - started)) * attempt.gpus
 
 
+def _was_taken_back(attempt: AttemptState) -> bool:
+    """Whether its job was to be ended only if it had not begun; what the scheduler has forgotten then never began."""
+    return attempt.stop is not None and attempt.stop.kind in WHILE_PENDING
+
+
 def _as_data(evidence: Evidence, errors: Sequence[RankError]) -> dict[str, object]:
     report = evidence.report
     return {
@@ -329,6 +325,7 @@ def _as_data(evidence: Evidence, errors: Sequence[RankError]) -> dict[str, objec
         "state_reason": report.reason,
         "nodes": list(report.nodes),
         "exit_code": report.exit_code,
+        "stop": "" if evidence.stop is None else evidence.stop.kind,
         "launcher_exit_codes": {str(node): code for node, code in evidence.exit_codes.items()},
         "errors": [asdict(error) for error in errors[:8]],
     }

@@ -48,6 +48,11 @@ class SlurmUnderTest:
         rows = self.run("sacct", "-X", "-n", "-P", "-j", job_id, "-o", "State").splitlines()
         return rows[0].split()[0].rstrip("+") if rows else ""
 
+    def sacct_time(self, job_id: str, column: str) -> int:
+        """Unix time that sacct has of a job: ``Submit``, ``Start``, ``End``."""
+        asked = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "-X", "-n", "-P", "-j", job_id, "-o", column)
+        return int(self.run(*asked).splitlines()[0])
+
     def squeue_state(self, job_id: str) -> str:
         """What the controller says of a job; empty once it has forgotten it."""
         return self.run("squeue", "-h", "--states=all", "-j", job_id, "-o", "%T")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -12,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweep.adapters.run_dir import RunDir
+from sweep.adapters.slurm_text import parse_row_id
 from sweep.cli.wiring import read_history
 from sweep.core.plan import UNDER_WAY, ActionKind
 from sweep.core.restraint import gpu_hours_committed
@@ -21,6 +24,7 @@ from tests.integration.conftest import SlurmUnderTest
 
 TINY = ["model=debug_1m", "trainer.steps=6", "trainer.warmup_steps=2", "trainer.threads_per_rank=1"]
 GRES = {"gpu_flag": "gres", "cpus_per_task": 1, "signal_delay_s": 10}
+STATES = "BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,RS,RV,S,TO"
 DIES = Path(__file__).parents[1] / "stubs" / "dies.py"
 
 
@@ -122,12 +126,16 @@ class FaultRun:
         return {row["seq_len"]: row for row in rows(self.run_dir)}
 
     def audit(self, *, budget: float | None = None, by_sacct: bool = True) -> None:
-        """Every cell ends measured or explained, none ran twice to success, and the budget adds up.
+        """Every cell ends measured or explained, none ran twice to success, no job is left, and the budget adds up.
+
+        What the ledger says is held against what others say: the stub's own count, the queue, and accounting.
 
         Args:
             budget: GPU-hours that the run was allowed.
-            by_sacct: Compare what each job is said to have used with Slurm's own accounting, too.
+            by_sacct: Hold jobs and what they used against Slurm's own accounting, too.
         """
+        left = [state for state in self.in_queue() if state != "COMPLETING"]
+        assert not left, f"jobs of the run are left in the queue: {left}"
         twice = {repeat: count for repeat, count in self.measured().items() if count > 1}
         assert not twice, f"measured more than once: {twice}"
         run_dir = RunDir(self.run_dir)
@@ -142,45 +150,81 @@ class FaultRun:
         assert len(ended) == len(self.events("ended")), "an attempt ended twice"
         succeeded = {key.rpartition("/")[0] for key, event in ended.items() if event["outcome"] == "SUCCEEDED"}
         assert succeeded == set(self.measured()), "a measurement was lost, or one was made up"
-        self._audit_budget(gpu_hours_committed(history), ended, budget)
+        settled = self._audit_settled(ended, may_be_unknown=not by_sacct)
+        committed = gpu_hours_committed(history)
+        assert abs(committed - settled) < 1e-9, f"nothing is in flight: committed {committed}, settled {settled}"
+        assert budget is None or committed <= budget
         if by_sacct:
-            self._audit_by_sacct(ended)
+            self._audit_by_sacct(ended, settled, budget)
 
-    def _audit_budget(self, committed: float, ended: Mapping[str, Mapping[str, object]], budget: float | None) -> None:
-        over = {str(e["submission"]) for kind in ("released", "refused") for e in self.events(kind)}
-        over -= {str(event["submission"]) for event in self.events("submitted")}
+    def _audit_settled(self, ended: Mapping[str, Mapping[str, object]], *, may_be_unknown: bool) -> float:
+        """GPU-hours of all attempts that became jobs; each is settled, or was taken back before it began."""
+        never = {_key(event["key"]) for event in self.events("withdrawn")}
+        for key in self._jobs_of().values():
+            assert (key in ended) != (key in never), f"{key} is a job and was never settled, or twice"
         used = 0.0
-        for event in self.events("reserved"):
-            if event["submission"] in over:
-                continue
-            for task in event["tasks"]:  # type: ignore[attr-defined]  # JSON
-                assert _key(task) in ended, f"{task} was reserved and never settled"
-                seconds = ended[_key(task)]["gpu_seconds"]
-                used += float(str(event["gpu_hours"])) if seconds is None else float(str(seconds)) / 3600
-        assert abs(committed - used) < 1e-9, f"committed {committed}, but the attempts add up to {used}"
-        assert budget is None or used <= budget
-
-    def _audit_by_sacct(self, ended: Mapping[str, Mapping[str, object]]) -> None:
-        """The runs of each job, as Slurm counts them: whole seconds x GPUs."""
-        submitted = {str(event["submission"]): event["jobs"] for event in self.events("submitted")}
-        tasks = {
-            job: (_key(task), int(str(event["gpus"])))
+        hours = {
+            _key(task): float(str(event["gpu_hours"]))
             for event in self.events("reserved")
-            for task, job in zip(event["tasks"], submitted.get(str(event["submission"]), ()), strict=False)  # type: ignore[call-overload]
+            for task in event["tasks"]  # type: ignore[attr-defined]  # JSON
         }
-        if not tasks:
-            return
-        asked = ("sacct", "-X", "-D", "-n", "-P", "-j", ",".join(tasks), "-o", "JobID,ElapsedRaw")
-        runs: dict[str, list[int]] = {}
-        for job, _, elapsed in (row.partition("|") for row in self.slurm.run(*asked).splitlines()):
-            runs.setdefault(job, []).append(int(elapsed))
-        for job, (key, gpus) in tasks.items():
-            seconds = ended[key]["gpu_seconds"]
-            if seconds is not None and job in runs:
-                used = float(str(seconds)) / gpus
-                # Of runs before a requeue the launcher tells, which begins a little after the job.
-                most, least = sum(runs[job]) + 2, sum(runs[job]) - 2 - 3 * (len(runs[job]) - 1)
-                assert least <= used <= most, (key, used, runs[job])
+        for key, event in ended.items():
+            assert may_be_unknown or event["gpu_seconds"] is not None, f"what {key} used was not settled"
+            used += hours[key] if event["gpu_seconds"] is None else float(str(event["gpu_seconds"])) / 3600
+        return used
+
+    def _jobs_of(self) -> dict[str, str]:
+        """Attempts by job id, as the ledger has them."""
+        jobs = {str(event["submission"]): event["jobs"] for event in self.events("submitted")}
+        return {
+            job: _key(task)
+            for event in self.events("reserved")
+            for task, job in zip(event["tasks"], jobs.get(str(event["submission"]), ()), strict=False)  # type: ignore[call-overload]
+        }
+
+    def _audit_by_sacct(self, ended: Mapping[str, Mapping[str, object]], settled: float, budget: float | None) -> None:
+        """The jobs that accounting knows by the names of the run, and the whole seconds of each of their runs."""
+        jobs, rows = self._jobs_of(), self._rows_by_name()
+        with contextlib.suppress(AssertionError):  # accounting lags; what it has said by then counts
+            wait_for(lambda: set(self._rows_by_name()) == set(jobs), 20, "accounting knows all jobs")
+            rows = self._rows_by_name()
+        assert set(rows) == set(jobs), f"accounting has {sorted(rows)}, the ledger {sorted(jobs)}"
+        hours = 0.0
+        for job, runs in rows.items():
+            gpus = max(gpus for _, gpus in runs)
+            spent = sum(seconds for seconds, _ in runs)
+            hours += spent * gpus / 3600
+            event = ended.get(jobs[job])
+            if event is None:
+                assert spent == 0, f"{jobs[job]} counts as not having happened, but job {job} ran for {spent} s"
+                continue
+            used = float(str(event["gpu_seconds"])) / (gpus or 1)
+            # Slurm's times are whole seconds; squeue and sacct may round them differently.
+            assert abs(used - spent) <= 2 * len(runs), (jobs[job], used, runs)
+        assert abs(hours - settled) <= 0.02, f"accounting has {hours} GPU-hours, the ledger settled {settled}"
+        assert budget is None or hours <= budget
+
+    def _rows_by_name(self) -> dict[str, list[tuple[int, int]]]:
+        """Seconds and GPUs of each run of the run's jobs, by sacct; of one that was requeued there are several."""
+        names = {str(event["submission"]) for event in self.events("reserved")}
+        if not names:
+            return {}
+        # Without both states and an end sacct keeps silent about what was cancelled before it could ever run.
+        always = f"env SLURM_TIME_FORMAT=%s sacct -X -D -n -P -S now-1days -E now+1days -s {STATES}".split()
+        asked = (*always, "-o", "JobID,Start,End,ReqTRES", "--name", ",".join(sorted(names)))
+        rows: dict[str, list[tuple[int, int]]] = {}
+        for line in self.slurm.run(*asked).splitlines():
+            row_id, start, end, tres = line.split("|")
+            if start.isdecimal() and not end.isdecimal():
+                rows[f"{row_id}, which is not over"] = []
+            # Not ElapsedRaw, which leaves out while a job was suspended: it holds its GPUs all the same.
+            seconds = int(end) - int(start) if start.isdecimal() and end.isdecimal() else 0
+            named = parse_row_id(row_id)
+            assert named is not None, line
+            gpus = re.search(r"gres/gpu=(\d+)", tres)
+            for job in named[1]:
+                rows.setdefault(job, []).append((seconds, int(gpus[1]) if gpus else 0))
+        return rows
 
 
 def _key(data: object) -> str:

@@ -27,6 +27,8 @@ from sweep.core.record import (
     render_error,
 )
 
+STEPS_OF = {"slow": 600, "ten_steps": 10}
+"""Modes that make steps of a second each, and say so."""
 LATE_FILE = ".late-result"
 """Where mode ``late`` leaves its result, for a test to let it appear under its own name later."""
 
@@ -57,8 +59,7 @@ def main() -> int:
         return 0
     if mode == "hang" or (mode == "hang_at_first" and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"):
         time.sleep(600)
-    if mode == "slow":
-        _make_steps_for_ever(arguments.out)
+    _make_steps(arguments.out, STEPS_OF.get(mode, 0))
     if mode == "eat_memory":
         eaten = bytearray(os.urandom(4096) * (512 * 256))  # 512 MiB, every page of it touched
         time.sleep(600)
@@ -96,10 +97,10 @@ def _mode(asked: CellFile) -> str:
     return mode if only_attempt in ("", str(asked.key.attempt)) else usual
 
 
-def _make_steps_for_ever(out: Path) -> None:
-    for step in range(600):
+def _make_steps(out: Path, steps: int) -> None:
+    for step in range(steps):
         draft = out / f".{PROGRESS_FILE}"
-        draft.write_text(Progress(step=step, steps=600, time=time.time(), tokens_per_s=1.0).render())
+        draft.write_text(Progress(step=step, steps=steps, time=time.time(), tokens_per_s=1.0).render())
         draft.rename(out / PROGRESS_FILE)
         time.sleep(1)
 

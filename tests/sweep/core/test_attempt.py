@@ -19,6 +19,8 @@ from sweep.core.attempt import (
     Outcome,
     Phase,
     RankError,
+    Stop,
+    StopKind,
     first_cause,
     is_consequence,
     judge,
@@ -139,6 +141,7 @@ def test_the_evidence_is_weighed_in_the_stated_order() -> None:
     whole: dict[str, object] = {
         "has_result": True,
         "cancelled_by_user": True,
+        "stop": Stop(kind=StopKind.HOPELESS, reason="it would have waited for ever"),
         "report": report("TIMEOUT", reason="TimeLimit", nodes=("n1", "n2")),
         "outcome_of_state": Outcome.TIMEOUT,
         "errors": [error(ErrorClass.COMMUNICATION, 1.0), error(ErrorClass.OOM_DEVICE, 2.0, rank=7)],
@@ -148,8 +151,10 @@ def test_the_evidence_is_weighed_in_the_stated_order() -> None:
         ({}, Outcome.SUCCEEDED),
         ({"has_result": False}, Outcome.CANCELLED),
         ({"cancelled_by_user": False}, Outcome.TIMEOUT),
-        ({"outcome_of_state": None}, Outcome.OOM_DEVICE),
-        ({"errors": [error(ErrorClass.COMMUNICATION)]}, Outcome.COMM_FAILURE),
+        ({"report": report("CANCELLED by 0"), "outcome_of_state": Outcome.CANCELLED}, Outcome.OOM_DEVICE),
+        ({"errors": [error(ErrorClass.COMMUNICATION)]}, Outcome.REJECTED_BY_SCHEDULER),
+        ({"stop": None}, Outcome.CANCELLED),
+        ({"report": report("FAILED", exit_code=1), "outcome_of_state": None}, Outcome.COMM_FAILURE),
         ({"errors": []}, Outcome.TRAINER_ERROR),
         ({"exit_codes": {}, "report": ABSENT}, Outcome.LOST),
     ]
@@ -254,6 +259,7 @@ EVIDENCE = st.builds(
         exit_code=st.none() | st.integers(-64, 255),
     ),
     outcome_of_state=st.none() | st.sampled_from([Outcome.NODE_FAIL, Outcome.TIMEOUT, Outcome.CANCELLED]),
+    stop=st.none() | st.builds(Stop, kind=st.sampled_from(StopKind), reason=st.just("because")),
     errors=st.lists(
         st.builds(
             RankError,
@@ -274,6 +280,24 @@ def test_every_evidence_has_one_verdict_and_only_a_result_is_success(found: Evid
     verdict = judge(found)
     assert (verdict.outcome is Outcome.SUCCEEDED) == found.has_result
     assert verdict.reason or found.has_result
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        (StopKind.HANG, Outcome.COMM_FAILURE),
+        (StopKind.HOPELESS, Outcome.REJECTED_BY_SCHEDULER),
+        (StopKind.OUTLIVED, Outcome.LOST),
+        (StopKind.OVER_BUDGET, Outcome.PREEMPTED),
+        (StopKind.PAUSED, Outcome.PREEMPTED),
+    ],
+)
+def test_what_this_tool_ended_was_cancelled_by_nobody_else(kind: StopKind, outcome: Outcome) -> None:
+    stopped = Stop(kind=kind, reason="because")
+    ours = evidence(report=report("CANCELLED by 0"), outcome_of_state=Outcome.CANCELLED, stop=stopped)
+    assert judge(ours).outcome is outcome
+    word = evidence(report=report("NODE_FAIL"), outcome_of_state=Outcome.NODE_FAIL, stop=stopped)
+    assert judge(word).outcome is Outcome.NODE_FAIL
 
 
 # --- what follows from an outcome

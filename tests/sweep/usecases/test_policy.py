@@ -15,6 +15,7 @@ from sweep.core.policy import Policy
 from sweep.core.record import Progress
 from sweep.core.restraint import gpu_hours_committed
 from sweep.core.site import Site
+from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.conftest import CLUSTER, World
@@ -406,10 +407,32 @@ def test_a_job_that_would_wait_for_ever_is_ended_with_the_reason(world: World) -
     orchestrator.step()
     assert world.scheduler.cancelled == []
     world.clock.sleep(60)
-    now = orchestrator.step()
+    orchestrator.step()
     assert world.scheduler.cancelled == [job]
+    now = orchestrator.step()
     assert now.actions[0].outcome is Outcome.REJECTED_BY_SCHEDULER
     assert "PartitionTimeLimit" in now.actions[0].reason
+    assert gpu_hours_committed(orchestrator.session.history) == 0, "it never began"
+
+
+def test_a_job_that_begins_after_all_is_not_ended_as_hopeless(world: World) -> None:
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "PENDING", reason="PartitionTimeLimit")
+    orchestrator.step()
+    world.clock.sleep(60)
+    world.scheduler.cancel_error = SchedulerError("away")
+    orchestrator.step()
+    world.scheduler.cancel_error = None
+    world.scheduler.say(job, "RUNNING")
+    for _ in range(5):
+        orchestrator.step()
+        world.clock.sleep(30)
+    assert world.scheduler.cancelled == []
+    _end(world, orchestrator, "CANCELLED by 1000")
+    assert orchestrator.snapshot().actions[0].outcome is Outcome.CANCELLED, "that was not this tool"
 
 
 def test_a_job_that_makes_no_step_is_ended_by_the_watchdog_and_retried(world: World) -> None:
@@ -428,8 +451,88 @@ def test_a_job_that_makes_no_step_is_ended_by_the_watchdog_and_retried(world: Wo
     world.clock.sleep(1)
     orchestrator.step()
     assert world.scheduler.cancelled == [job]
-    (ended,) = [event for event in world.ledger.events() if isinstance(event, Ended)]
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    orchestrator.step()
+    (ended,) = _ends(world)
     assert (ended.outcome, "no step for 100 s" in ended.reason) == (Outcome.COMM_FAILURE, True)
+    assert ended.gpu_seconds == 100.0, "what Slurm counted, not the walltime"
+
+
+def _ends(world: World) -> list[Ended]:
+    return [event for event in world.ledger.events() if isinstance(event, Ended)]
+
+
+def _hung(world: World) -> tuple[Orchestrator, str]:
+    """A job that has just been stopped by the watchdog, and does not hear it."""
+    _cells(world, tiny_cell())
+    world.policy = replace(CALM, watchdog_s=100.0)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "RUNNING")
+    orchestrator.step()
+    world.clock.sleep(100)
+    world.scheduler.cancel_error = SchedulerError("scancel failed: connect failure")
+    orchestrator.step()
+    return orchestrator, job
+
+
+def test_a_stop_that_the_scheduler_does_not_hear_is_repeated_and_nothing_is_decided_before_the_job_is_gone(
+    world: World,
+) -> None:
+    orchestrator, job = _hung(world)
+    for _ in range(100):
+        orchestrator.step()
+        world.clock.sleep(CLUSTER.poll_interval_s)
+    assert world.scheduler.live_jobs() == [job], "no second job beside it"
+    assert _ends(world) == []
+    assert sum("connect failure" in note for note in world.reporter.notes) == 1
+    world.scheduler.cancel_error, world.scheduler.takes_its_time = None, True
+    heir = world.orchestrator()
+    heir.step()
+    assert world.scheduler.cancelled == [job], "whoever takes the run over knows of it"
+    heir.step()
+    assert world.scheduler.cancelled == [job], "it was heard"
+    world.clock.sleep(30)
+    heir.step()
+    assert world.scheduler.cancelled == [job, job], "and has not helped"
+    assert _ends(world) == []
+    _end(world, heir, "CANCELLED by 0")
+    assert [end.outcome for end in _ends(world)] == [Outcome.COMM_FAILURE]
+
+
+def test_a_result_that_comes_while_a_hang_is_being_ended_counts(world: World) -> None:
+    orchestrator, job = _hung(world)
+    world.finish(job, "CANCELLED by 0")
+    orchestrator.step()
+    assert [end.outcome for end in _ends(world)] == [Outcome.SUCCEEDED]
+
+
+def test_an_error_that_made_the_others_wait_is_not_hidden_by_the_watchdog(world: World) -> None:
+    orchestrator, job = _hung(world)
+    stopped = _error(ErrorClass.STOPPED, rank=1, time=5.0)
+    world.run_dir.rank_errors[world.scheduler.keys[job]] = [_error(ErrorClass.OOM_DEVICE, time=9.0), stopped]
+    world.scheduler.say(job, "CANCELLED by 0")
+    orchestrator.step()
+    assert [end.outcome for end in _ends(world)] == [Outcome.OOM_DEVICE]
+
+
+def test_the_watchdog_does_not_count_while_a_job_is_suspended(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.policy = replace(CALM, watchdog_s=100.0)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    for state in ("RUNNING", "SUSPENDED", "SUSPENDED", "RUNNING", "COMPLETING", "RUNNING"):
+        world.scheduler.say(job, state)
+        orchestrator.step()
+        world.clock.sleep(99)
+        orchestrator.step()
+    assert world.scheduler.cancelled == []
+    world.clock.sleep(1)
+    orchestrator.step()
+    assert world.scheduler.cancelled == [job]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM_DEVICE, Outcome.CANCELLED, Outcome.SUCCEEDED])

@@ -1,0 +1,88 @@
+"""How jobs are ended: the wish is in the ledger first, and the scheduler is told again until the job is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import WHILE_PENDING, Phase
+from sweep.core.ledger import StopRequested
+from sweep.ports import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sweep.core.attempt import JobReport, Stop, StopKind
+    from sweep.core.history import AttemptState
+    from sweep.usecases.session import Session
+
+_AGAIN_S = 30.0
+"""A cancel that was heard and did not end the job is repeated after so long; one that was not heard, at once."""
+
+
+class Stops:
+    """Ends jobs that the user or this tool wants ended. An attempt is over only once its job is.
+
+    Args:
+        session: The run.
+
+    Attributes:
+        failure: Why the scheduler did not hear the last cancel; empty where it did.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Nothing has been told yet."""
+        self._session = session
+        self.failure = ""
+        self._heard_at: dict[str, float] = {}
+        self._lapsed: set[str] = set()
+        self._due: dict[bool, list[str]] = {True: [], False: []}
+
+    def request(self, attempt: AttemptState, kind: StopKind, reason: str) -> None:
+        """Write down that a job is to end; the scheduler is told by :meth:`tell`."""
+        session = self._session
+        session.record(StopRequested(time=session.clock.now(), key=attempt.key, kind=kind, reason=reason))
+        session.reporter.note(f"job {attempt.job_id} is ended: {reason}")
+        self._is_due(attempt)
+
+    def insist(self, attempt: AttemptState, report: JobReport) -> bool:
+        """Whether a job that is not over is to end; then the scheduler is told again, if it is time to."""
+        job, stop = str(attempt.job_id), attempt.stop
+        if stop is not None and stop.kind in WHILE_PENDING and report.phase is not Phase.PENDING:
+            if job not in self._lapsed:
+                self._session.reporter.note(f"job {job} began before it could be taken back; it goes on")
+            self._lapsed.add(job)
+        if not attempt.is_cancel_requested and self.standing(attempt) is None:
+            return False
+        self._is_due(attempt)
+        return True
+
+    def standing(self, attempt: AttemptState) -> Stop | None:
+        """This tool's own wish for a job's end, unless the job began before it was heard."""
+        return None if attempt.job_id in self._lapsed else attempt.stop
+
+    def tell(self) -> None:
+        """Tell the scheduler of all jobs that are due, in two calls at most."""
+        for only_pending, jobs in self._due.items():
+            if jobs:
+                self.cancel(jobs, only_pending=only_pending)
+                jobs.clear()
+
+    def cancel(self, jobs: Sequence[str], *, only_pending: bool = False) -> None:
+        """Tell the scheduler now; where it does not hear it :attr:`failure` says why, and :meth:`insist` repeats it."""
+        session, before = self._session, self.failure
+        self.failure = ""
+        try:
+            session.scheduler.cancel(jobs, only_pending=only_pending)
+        except SchedulerError as error:
+            self.failure = str(error)
+            if self.failure != before:
+                session.reporter.note(f"the scheduler did not take the cancel of {', '.join(jobs)}: {error}")
+            return
+        self._heard_at.update(dict.fromkeys(jobs, session.clock.monotonic()))
+
+    def _is_due(self, attempt: AttemptState) -> None:
+        job, stop, now = str(attempt.job_id), attempt.stop, self._session.clock.monotonic()
+        if now - self._heard_at.get(job, -_AGAIN_S) < _AGAIN_S:
+            return
+        only_pending = not attempt.is_cancel_requested and stop is not None and stop.kind in WHILE_PENDING
+        self._due[only_pending].append(job)

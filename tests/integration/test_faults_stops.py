@@ -1,0 +1,65 @@
+"""Jobs that the tool itself ends on a real Slurm: an attempt is over only once its job is gone."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands import wait_for
+from tests.integration.conftest import SlurmUnderTest
+from tests.integration.fault_run import fault_run
+
+pytestmark = pytest.mark.slurm
+
+# Each is asked three times before it is given up.
+DEAF_TWICE = """
+echo >> "$HERE/scancel.calls"
+[ $(wc -l < "$HERE/scancel.calls") -gt 6 ] && exec "$REAL" "$@"
+echo "scancel: error: Kill job error on job id: Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
+
+
+def test_a_hang_is_over_only_when_its_job_is_gone_and_a_suspended_job_hangs_not(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """32 hangs, and scancel fails twice; 64 is suspended for longer than the watchdog waits."""
+    run = fault_run(
+        slurm, tmp_path, "deaf", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "policy.watchdog_s=5",
+        "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2", plan={"32": "hang@1", "64": "ten_steps"},
+    ).in_the_way("scancel", DEAF_TWICE)  # fmt: skip
+    started = run.shell.start(*run.words)
+    run.wait_running(2)
+    hung, suspended = run.job_of(32), run.job_of(64)
+    time.sleep(2)
+    slurm.run("scontrol", "suspend", suspended)
+    wait_for(lambda: run.calls("scancel") > 3, 60, "the watchdog tries")
+    assert run.outcomes() == []
+    slurm.run("scontrol", "resume", suspended)
+    text, _ = started.communicate(timeout=120)
+    assert started.returncode == 0, text
+    assert text.count("the scheduler did not take the cancel") == 1
+    assert sorted(run.outcomes()) == ["COMM_FAILURE", "SUCCEEDED", "SUCCEEDED"]
+    assert [event["kind"] for event in run.events("stop_requested")] == ["hang"]
+    (retry,) = set(run.jobs()) - {hung, suspended}
+    ended, began = slurm.sacct_time(hung, "End"), slurm.sacct_time(retry, "Submit")
+    assert ended <= began, "the retry began beside the job that hung"
+    run.audit(budget=2)
+
+
+def test_a_job_that_could_never_begin_is_ended_and_costs_nothing(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    run = fault_run(
+        slurm, tmp_path, "hopeless", "nodes=1", "seq_len=32", "policy.hopeless_after_s=1", "budget.gpu_hours=0.5",
+        walltime_min=20,
+    )  # fmt: skip
+    slurm.run("scontrol", "update", "partitionname=debug", "MaxTime=5")
+    try:
+        done = run.shell.run(*run.words)
+    finally:
+        slurm.run("scontrol", "update", "partitionname=debug", "MaxTime=INFINITE")
+    assert done.code == 1, done.err
+    assert run.outcomes() == ["REJECTED_BY_SCHEDULER"]
+    assert "PartitionTimeLimit" in run.by_length()["32"]["reason"]
+    run.audit(budget=0)
