@@ -1,7 +1,8 @@
 """One rank of a cell on a fake process group and fake tensors: what would go wrong, its memory, what it communicates.
 
 Nothing is computed and no memory is held, so that any rank of thousands runs on a laptop. The fake device is a CPU,
-since FSDP asks CUDA for streams; sizes are rounded as CUDA's allocator rounds them where the cell's device is a GPU.
+since FSDP asks CUDA for streams; where the cell's device is a GPU, operations keep what they keep there
+(:mod:`trainer.on_cuda`) and sizes are rounded as CUDA's allocator rounds them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sweep.core.cell import Precision, cell_id
 from sweep.core.preflight import MEMORY_KINDS, Preflight
 from trainer.memory import MemoryTracker
 from trainer.mesh import build_mesh, sizes
+from trainer.on_cuda import norms_as_on_cuda
 from trainer.optimizer import ShardedAdamW
 from trainer.parallelize import parallelize
 from trainer.traffic import GroupNames, TrafficCounter
@@ -76,6 +78,10 @@ def _without_compile(cell: Cell) -> tuple[Cell, tuple[str, ...]]:
 
 def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
     layout = cell.parallelism
+    if is_cuda:
+        yield "attention: what CUDA's kernels take for a moment in the backward pass is not counted"
+    if is_cuda and cell.precision is Precision.FP32 and cell.model.n_kv_heads != cell.model.n_heads:
+        yield "attention: for grouped heads in fp32 CUDA has no fused form; its scores come on top"
     if is_cuda and layout.cp > 1:
         yield "cp: gathered keys and values stand in for ring attention, which holds less at once"
     if cell.precision in (Precision.FLOAT8, Precision.MXFP8):
@@ -131,6 +137,8 @@ def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
         for stage in model.stages:
             if isinstance(stage, DistributedDataParallel):
                 _fake_reduction(stage)
+        if is_cuda:
+            stack.enter_context(norms_as_on_cuda())
         stack.enter_context(_agreed_pipeline())
         stack.enter_context(tracker)
         stack.enter_context(counter)

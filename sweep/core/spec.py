@@ -137,7 +137,7 @@ class ClusterSpec:
     device: str
     walltime_min: int = 60
     poll_interval_s: float = 15.0
-    result_grace_s: float = 60.0
+    result_grace_s: float = 120.0
     lost_after_s: float = 300.0
     hang_grace_s: float = 60.0
     max_concurrent_cells: int | None = None

@@ -14,6 +14,7 @@ from sweep.core.site import UNLIMITED
 from sweep.core.spec import SchedulerKind
 from sweep.core.sweep_file import SweepFile, extended
 from sweep.ports import SchedulerError
+from sweep.usecases.late import take_late_results
 from sweep.usecases.reconcile import Reconciler
 from sweep.usecases.submit import Submitter
 
@@ -122,6 +123,7 @@ class Orchestrator:
         self.reconciler = Reconciler(session)
         self._submitter = Submitter(session)
         self._site = UNLIMITED
+        self._is_first_step = True
 
     def reopen(self, outcomes: Collection[Outcome]) -> None:
         """Let repeats whose last attempt ended so be tried again, although they were given up."""
@@ -138,6 +140,9 @@ class Orchestrator:
     def step(self) -> Snapshot:
         """Settle, decide and submit once."""
         self.reconciler.settle()
+        if self._is_first_step or any(action.kind is ActionKind.RETRY for action in self._decide()):
+            take_late_results(self.session)
+        self._is_first_step = False
         # How many jobs the cluster takes changes all the time: it is asked whenever there is one to be submitted.
         self._site = replace(self._site, free_tasks=None)
         is_any = self.session.contact.waiting or any(action.kind in TO_SUBMIT for action in self._decide())

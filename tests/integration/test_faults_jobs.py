@@ -137,3 +137,22 @@ def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTes
     assert run.by_length()["128"]["status"] == "measured"
     assert len(run.events("reserved")) == 4
     run.audit(budget=2)
+
+
+def test_a_result_that_appears_after_its_attempt_was_given_up_counts_and_nothing_runs_again(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    run = fault_run(
+        slurm, tmp_path, "toolate", "nodes=1", "seq_len=[32,64]", "policy.canary=false", plan={"64": "late"},
+        result_grace_s=0.5,
+    )  # fmt: skip
+    first = run.shell.run(*run.words)
+    assert first.code == 1, first.err
+    assert run.by_length()["64"]["status"] == "trainer_error"
+    (late,) = run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}")
+    late.rename(late.with_name(RESULT_FILE))
+    again = run.shell.run(*run.words)
+    assert again.code == 0, again.err
+    assert run.by_length()["64"]["status"] == "measured"
+    assert run.outcomes().count("SUCCEEDED") == 2
+    assert sum(len(event["tasks"]) for event in run.events("reserved")) == 2  # type: ignore[arg-type]  # JSON

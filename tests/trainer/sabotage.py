@@ -1,6 +1,8 @@
 """The trainer with one rank that fails in a chosen way in a chosen step (no test by itself; the product has no hooks).
 
 torchrun ... tests/trainer/sabotage.py WAY RANK STEP --cell FILE --out DIR
+
+``WAY@1`` fails in a cell's first attempt only.
 """
 
 from __future__ import annotations
@@ -51,12 +53,14 @@ WAYS = {way.__name__: way for way in FAILING}
 
 
 def main() -> None:
-    way, rank, step = WAYS[sys.argv[1]], int(sys.argv[2]), int(sys.argv[3])
+    name, _, attempt = sys.argv[1].partition("@")
+    way, rank, step = WAYS[name], int(sys.argv[2]), int(sys.argv[3])
+    is_meant = not attempt or f"attempt-{int(attempt):02d}" in Path(sys.argv[-1]).parts
     original = Trainee.step
     counted = iter(range(10**9))
 
     def sabotaged(self: Trainee, rows: torch.Tensor) -> Any:
-        if next(counted) == step and int(os.environ.get("RANK", "0")) == rank:
+        if next(counted) == step and is_meant and int(os.environ.get("RANK", "0")) == rank:
             way()
         return original(self, rows)
 

@@ -170,6 +170,43 @@ def test_checkpointing_needs_less_for_activations() -> None:
     assert two < 0.7 * one
 
 
+# Bytes that a bf16 block keeps for its backward pass, by token, on a GPU. D hidden, K width of keys, F feed-forward
+# width, H heads. With tensor and sequence parallelism what flows between the layers is split over the sequence and
+# gathered for the projections.
+D, K, F, H = SHAPE.hidden, SHAPE.kv_hidden, SHAPE.ffn_hidden, SHAPE.n_heads
+NORMS = 2 * (2 * D + 4)  # both inputs, both rstd
+GATHERED = 2 * (2 * D)  # both results, which the projections read
+ATTENTION = 2 * (D + 2 * K + D) + 4 * H  # q, k, v, the result (which the last projection reads too), its log-sum-exp
+FFN = 2 * (4 * F)  # gate, its silu, up, the product of both
+KEPT = {
+    "all": (Parallelism(dp_shard=2), Checkpointing.NONE, NORMS + GATHERED + ATTENTION + FFN),
+    "all under tp": (Parallelism(tp=2), Checkpointing.NONE, GATHERED + (NORMS + ATTENTION + FFN) // 2),
+    "its input": (Parallelism(dp_shard=2), Checkpointing.FULL, 2 * D),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_bf16_block_on_a_gpu_keeps_what_its_operations_keep_there(name: str) -> None:
+    layout, checkpointing, bytes_by_token = KEPT[name]
+    n_tokens = 8 * 64
+    by_layers = []
+    for n_layers in (4, 5):
+        made = even(
+            layout,
+            model=dataclasses.replace(SHAPE, n_layers=n_layers),
+            global_batch=8 * layout.data_ranks,
+            micro_batch=8,
+            precision=Precision.BF16,
+            activation_checkpointing=checkpointing,
+        )
+        by_layers.append(examine(made, is_cuda=True).peak_by_kind)
+    kept = {kind: by_layers[1][kind] - by_layers[0][kind] for kind in ("activations", "temporary", "communication")}
+    # Without FSDP a layer also keeps the bf16 form of its weights: of two norms, which fill a block of CUDA's allocator
+    # each, and of this rank's half of the matrices.
+    weights = 0 if layout.tp == 1 else 2 * 512 + 2 * (2 * D * D + 2 * D * K + 3 * D * F) // 2
+    assert kept == {"activations": n_tokens * bytes_by_token + weights, "temporary": 0, "communication": 0}
+
+
 def test_what_torch_refuses_is_a_problem_and_no_exception() -> None:
     # The rule book would not let it through: 4 heads over 8 ranks.
     found = examine(even(Parallelism(tp=8)))

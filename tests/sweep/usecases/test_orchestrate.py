@@ -279,6 +279,44 @@ def test_a_submission_that_never_arrived_is_released_after_a_grace_and_submitted
     assert world.scheduler.keys[job].attempt == 2, "a reserved number is not used again"
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_result_that_appears_after_its_attempt_was_judged_is_taken_before_a_retry_goes_out(
+    world: World, *, is_there: bool
+) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    key = world.scheduler.keys[job]
+    del world.scheduler.states[job]
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.lost_after_s)
+    assert orchestrator.step().actions[0].outcome is Outcome.LOST
+    if is_there:
+        world.run_dir.results[key] = result_of(key)
+    world.clock.sleep(3600)
+    now = orchestrator.step()
+    if is_there:
+        assert exit_code(now) == 0
+        assert [event.outcome for event in _events(world, Ended)] == [Outcome.LOST, Outcome.SUCCEEDED]
+    assert len(_events(world, Reserved)) == (1 if is_there else 2)
+
+
+def test_a_new_process_takes_what_appeared_since_a_cell_was_given_up(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    key = world.scheduler.keys[job]
+    world.scheduler.say(job, "COMPLETED", exit_code=0)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    assert orchestrator.step().actions[0].kind is ActionKind.GIVE_UP
+    world.run_dir.results[key] = result_of(key)
+    assert exit_code(world.orchestrator().step()) == 0
+    assert len(_events(world, Reserved)) == 1
+
+
 def test_a_cancel_request_ends_the_cell_and_holds_it(world: World) -> None:
     orchestrator = world.orchestrator()
     orchestrator.step()
