@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempt import Outcome
 from sweep.core.canary import canaries, canary_is_over, why_canary_pauses
+from sweep.core.maintenance import before_maintenance
 from sweep.core.out_of_memory import KnownToRunOut
 from sweep.core.plan import TO_SUBMIT, Action, ActionKind
 
@@ -57,7 +58,8 @@ def restrained(
     if policy.infer_oom:
         held = _without_inferred_oom(held, cells, history)
     held = _paused(held, history, policy)
-    held = _before_maintenance(held, history, bounds)
+    if bounds.maintenance_at is not None:
+        held = before_maintenance(held, cells, history, left_s=bounds.maintenance_at - bounds.now)
     has_canaries = policy.canary and bounds.canary_helps
     first = set(canaries(held, cells).values()) if has_canaries else set()
     held = _within_budget(held, cells, history, policy, first)
@@ -134,42 +136,6 @@ def _trainer_errors(actions: Sequence[Action], history: History) -> dict[str, se
 def alike(reason: str) -> str:
     """A failure's reason without what differs between cells that failed alike: ranks, steps, other numbers."""
     return "".join("#" if letter.isdigit() else letter for letter in reason).replace("##", "#")[:200]
-
-
-# -------------------------------------------------------------------------------------------------------- maintenance
-
-_SAFETY, _START_UP_MIN = 1.5, 2
-
-
-def _before_maintenance(actions: list[Action], history: History, bounds: Bounds) -> list[Action]:
-    """Walltimes cut so that jobs can start before a maintenance, where what the cell took before says that they fit.
-
-    Slurm starts no job whose walltime reaches into a maintenance reservation, however short it would really be.
-    """
-    if bounds.maintenance_at is None:
-        return actions
-    left_min = int((bounds.maintenance_at - bounds.now) / 60) - _START_UP_MIN
-    return [_cut(action, left_min, history) if action.kind in TO_SUBMIT else action for action in actions]
-
-
-def _cut(action: Action, left_min: int, history: History) -> Action:
-    needed_min = minutes_taken(action.cell_id, history)
-    if needed_min is None or not needed_min <= left_min < action.walltime_min:
-        return action
-    cut = f"walltime cut from {action.walltime_min} to {left_min} min to end before a maintenance"
-    return replace(action, walltime_min=left_min, reason=f"{action.reason}; {cut}")
-
-
-def minutes_taken(cell_id: str, history: History) -> int | None:
-    """Minutes that a cell will hardly exceed, from the longest of its measured attempts; None before the first."""
-    taken = [
-        attempt.gpu_seconds / attempt.gpus / 60
-        for (cell, _), repeat in history.repeats.items()
-        if cell == cell_id
-        for attempt in repeat.attempts
-        if attempt.outcome is Outcome.SUCCEEDED and attempt.gpu_seconds and attempt.gpus
-    ]
-    return math.ceil(max(taken) * _SAFETY) + _START_UP_MIN if taken else None
 
 
 # ------------------------------------------------------------------------------------------------------------- budget

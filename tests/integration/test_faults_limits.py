@@ -81,6 +81,28 @@ def test_equal_cells_go_out_in_arrays_that_the_cluster_takes(slurm: SlurmUnderTe
     run.audit()
 
 
+def test_a_walltime_that_reaches_into_a_maintenance_is_cut_by_what_another_cell_took(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """Of the cells to come only their model was measured; uncut, their jobs would wait for the maintenance's end."""
+    run = fault_run(
+        slurm, tmp_path, "maintenance", "nodes=1", "tables=false", "policy.max_concurrent_jobs=2", walltime_min=60
+    )
+    assert run.shell.run(*run.words, "seq_len=32").code == 0
+    when = ("starttime=now+20minutes", "duration=30", "flags=maint,ignore_jobs", "nodes=ALL", "users=root")
+    slurm.run("scontrol", "create", "reservation", "reservationname=upkeep", *when)
+    try:
+        done = run.shell.run(*run.words, "seq_len=[32,64,96]", timeout_s=60)
+    finally:
+        slurm.run("scontrol", "delete", "reservationname=upkeep")
+    assert done.code == 0, done.err
+    assert run.outcomes() == ["SUCCEEDED"] * 3
+    minutes = [round(float(str(event["gpu_hours"])) * 60) for event in run.events("reserved")]
+    assert minutes[0] == 60
+    assert all(15 <= cut <= 18 for cut in minutes[1:])
+    run.audit()
+
+
 def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     """The site excludes all nodes but two and one that is gone, and of the two both are blamed."""
     left, other, *rest = slurm.nodes

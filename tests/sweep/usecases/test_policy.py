@@ -568,6 +568,34 @@ def test_a_walltime_is_cut_to_end_before_a_maintenance_where_the_cell_is_known_t
     assert [submission.walltime_min for submission, _ in world.reporter.submissions] == [30, 18]
 
 
+def test_a_walltime_is_cut_by_what_another_cell_of_the_model_took(world: World) -> None:
+    first, longer = _cells(world, tiny_cell(), tiny_cell(seq_len=64))
+    world.policy = replace(CALM, max_concurrent_jobs=1)
+    world.scheduler.limits = Site(maintenance_at=world.clock.now() + 20 * 60)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    world.finish(world.scheduler.live_jobs()[0])
+    orchestrator.reconciler.settle()
+    action = next(a for a in orchestrator.snapshot().actions if a.cell_id == longer)
+    # 100 s, twice the tokens, three times for safety: 10 min, and two to start; 18 are left of 20.
+    assert action.walltime_min == 18
+    assert f"estimated: {first} took 1.7 min, 2.0 times its work per GPU" in action.reason
+    orchestrator.step()
+    assert [submission.walltime_min for submission, _ in world.reporter.submissions] == [30, 18]
+    _end(world, orchestrator, "TIMEOUT")
+    orchestrator.step()
+    assert world.reporter.submissions[-1][0].walltime_min == 60, "it took longer than estimated"
+
+
+def test_a_cell_of_another_model_or_device_says_nothing_of_the_walltime(world: World) -> None:
+    other = replace(tiny_cell().model, name="other", n_layers=1)
+    _cells(world, tiny_cell(), tiny_cell(model=other))
+    world.policy = replace(CALM, max_concurrent_jobs=1)
+    world.scheduler.limits = Site(maintenance_at=world.clock.now() + 20 * 60)
+    world.run_to_the_end()
+    assert [submission.walltime_min for submission, _ in world.reporter.submissions] == [30, 30]
+
+
 def test_a_walltime_is_left_alone_where_the_cell_may_not_fit_before_the_maintenance(world: World) -> None:
     _cells(world, tiny_cell())
     world.repeats = 2
