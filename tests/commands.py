@@ -122,6 +122,14 @@ def events(run_dir: Path, kind: str) -> list[dict[str, object]]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: not gone, and no zombie."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def wait_for(what: Callable[[], bool], seconds: float, name: str) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds

@@ -10,10 +10,11 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tools.private_slurm import CannotRunHereError, Cluster
@@ -105,6 +106,27 @@ class SlurmUnderTest:
     def start_accounting(self) -> None:
         """Start slurmdbd again."""
         self.cluster.start_accounting()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits for Slurm may take long on a busy machine; the first test waits for the installation of Slurm, too."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """A test that fails in its middle leaves neither a sweep nor its jobs to the next one."""
+    yield
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words = process.info["cmdline"] or []
+        if "sweep" in words and str(process.info["cwd"] or "").startswith(str(tmp_path)):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    if "slurm" in request.fixturenames:
+        slurm: SlurmUnderTest = request.getfixturevalue("slurm")
+        subprocess.run(["scancel", "--user=root"], env=dict(slurm.env), capture_output=True, check=False, timeout=60)
 
 
 def environment_for(cluster: Cluster) -> dict[str, str]:

@@ -112,7 +112,9 @@ class FaultRun:
         return [state for name, _, state in (line.partition("|") for line in lines) if name in self.names()]
 
     def wait_running(self, count: int = 1, seconds: float = 60) -> None:
+        """Wait until so many jobs run and the ledger knows them."""
         wait_for(lambda: self.in_queue().count("RUNNING") >= count, seconds, f"{count} jobs run")
+        wait_for(lambda: len(self.jobs()) >= count, seconds, "the ledger names them")
 
     def wait_left(self, seconds: float = 60) -> None:
         wait_for(lambda: not self.in_queue(), seconds, "no job is left")

@@ -33,9 +33,11 @@ def _jobs_of(slurm: SlurmUnderTest, run_dir: Path) -> list[str]:
 
 
 def _running(slurm: SlurmUnderTest, run_dir: Path) -> bool:
+    """Whether a job of the run runs and the ledger knows it."""
     names = {path.stem for path in run_dir.glob("submissions/*.json")}
     queue = slurm.run("squeue", "--array", "-h", "-o", "%j|%T").splitlines()
-    return any(line.split("|") == [name, "RUNNING"] for line in queue for name in names)
+    is_any = any(line.split("|") == [name, "RUNNING"] for line in queue for name in names)
+    return is_any and bool(events(run_dir, "submitted"))
 
 
 @pytest.mark.slurm

@@ -1,4 +1,7 @@
-"""Ranks and their ends: ``--fates 9,0`` sends signal 9 to rank 0 and lets rank 1 wait; -1 is an error of its own."""
+"""Ranks and their ends: ``--fates 9,0`` sends signal 9 to rank 0 and lets rank 1 wait.
+
+-1 is an error of its own, once every rank that a signal ends is gone: torchrun would end it before its time.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,23 @@ import os
 import sys
 import time
 
-number = int(sys.argv[sys.argv.index("--fates") + 1].split(",")[int(os.environ.get("RANK", "0"))])
+import psutil
+
+
+def _await_signalled(count: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        siblings = psutil.Process(os.getppid()).children()
+        if sum(process.status() == psutil.STATUS_ZOMBIE for process in siblings) >= count:
+            return
+        time.sleep(0.02)
+
+
+fates = [int(fate) for fate in sys.argv[sys.argv.index("--fates") + 1].split(",")]
+number = fates[int(os.environ.get("RANK", "0"))]
 if number > 0:
     os.kill(os.getpid(), number)
 if number < 0:
+    _await_signalled(sum(fate > 0 for fate in fates))
     sys.exit(1)
 time.sleep(60)

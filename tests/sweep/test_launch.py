@@ -62,7 +62,7 @@ def error_of(where: Path, node: int = 0) -> RankError:
 
 
 def wait_for(where: Path, pattern: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not list(where.glob(pattern)):
         assert time.monotonic() < deadline, f"no {pattern} in {where}"
         time.sleep(0.02)
@@ -72,12 +72,14 @@ def wait_for(where: Path, pattern: str) -> None:
 def hanging(tmp_path: Path) -> Iterator[tuple[Submission, subprocess.Popen[bytes]]]:
     made = submission(tmp_path, stub_launch("hangs"))
     process = subprocess.Popen(command(made, *place()), start_new_session=True)
-    wait_for(folder(made), "ready-*")
-    yield made, process
-    process.kill()
-    process.wait()
-    for left in processes_under(tmp_path):
-        left.kill()
+    try:
+        wait_for(folder(made), "ready-*")
+        yield made, process
+    finally:
+        process.kill()
+        process.wait()
+        for left in processes_under(tmp_path):
+            left.kill()
 
 
 def test_what_a_node_prints_goes_to_its_log_in_the_attempts_folder(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_what_does_not_stop_is_killed_after_the_grace(tmp_path: Path) -> None:
     asked_at = time.monotonic()
     process.terminate()
     assert process.wait(timeout=10) == 143
-    assert 0.4 < time.monotonic() - asked_at < 3
+    assert 0.4 < time.monotonic() - asked_at < 10
     assert attempt_file(folder(made)).exit_code == -signal.SIGKILL
     assert not processes_under(tmp_path)
 

@@ -12,6 +12,8 @@ from sweep.core.environment import scrubbed
 ROOT = Path(__file__).parents[2]
 # What replaces `-m trainer` where a test needs a rank to fail.
 SABOTAGE = ROOT / "tests" / "trainer" / "sabotage.py"
+HUNG_FILE = "hung"
+"""What a rank leaves in the run's folder when it begins to hang."""
 
 
 def environment(**extra: str) -> dict[str, str]:

@@ -37,6 +37,8 @@ def kill_itself() -> None:
 
 
 def hang() -> None:
+    """In step N of a rank: leaves ``hung`` in the folder of the run, so that a test knows that the others wait now."""
+    Path(sys.argv[-1], "hung").touch()
     time.sleep(3600)
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from sweep.core.attempt import ErrorClass
 from sweep.core.record import node_error, parse_error, rank_error, render_error
+from tests.commands import wait_for
 from trainer.failure import (
     CLASSIFICATION,
     EXIT_FAILED,
@@ -112,7 +113,14 @@ def test_of_the_ranks_that_see_a_consequence_one_of_each_node_says_so(tmp_path: 
     assert {path.name for path in tmp_path.iterdir()} == {rank_error(0), rank_error(4)}
 
 
-def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(tmp_path: Path) -> None:
+def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def until_the_first_has_spoken(seconds: float) -> None:
+        # The moment that a rank gives those before it, on a machine that may be busy.
+        wait_for(lambda: seconds == 0 or (tmp_path / rank_error(0)).exists(), 30, "rank 0 speaks")
+
+    monkeypatch.setattr("trainer.failure.time.sleep", until_the_first_has_spoken)
     reporters = [Reporter(tmp_path, ranks(rank), Whereabouts()) for rank in range(4)]
     threads = [threading.Thread(target=r.report, args=(ErrorClass.STOPPED, "stopped")) for r in reporters]
     for thread in threads:

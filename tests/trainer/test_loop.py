@@ -177,7 +177,8 @@ def test_without_warm_up_the_window_is_the_whole_run() -> None:
 
 def test_times_of_steps_make_up_the_window() -> None:
     observed = fitted(cell(trainer={"steps": 8, "warmup_steps": 3}))
-    assert sum(observed.step_times_s[3:]) == pytest.approx(observed.window_time_s, rel=0.2)
+    # Between two steps the machine may have had other things to do.
+    assert 0.2 * observed.window_time_s < sum(observed.step_times_s[3:]) <= observed.window_time_s * (1 + 1e-6)
 
 
 def test_a_steps_tokens_come_from_the_stream_in_order() -> None:

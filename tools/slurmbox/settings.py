@@ -255,7 +255,7 @@ def _behaviour_settings(settings: Settings) -> dict[str, str]:
         "SlurmdParameters": "config_overrides",
         "MaxArraySize": "1001",
         "KillWait": "5",
-        "MinJobAge": "30",
+        "MinJobAge": "300",
         "PreemptMode": "REQUEUE",
         "PreemptType": "preempt/qos",
     }

@@ -15,6 +15,7 @@ from sweep.core.attempt import ABSENT, SLURM_STATES, AttemptKey, JobReport, Outc
 from sweep.core.spec import LaunchSpec, SlurmSpec
 from sweep.core.submission import Submission
 from sweep.ports import SchedulerError, SchedulerUnreachableError, SubmissionRejectedError, SubmissionUncertainError
+from tests.commands import is_alive, wait_for
 
 NOW = 1795970834.0
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -185,13 +186,11 @@ def test_an_sbatch_that_does_not_answer_leaves_it_open_and_is_killed_with_its_ch
 ) -> None:
     slurm.answers("sbatch", sleep_s=60)
     began = time.monotonic()
-    with pytest.raises(SubmissionUncertainError, match=r"sbatch did not answer within 0\.5 s"):
-        slurm.scheduler(timeout_s=0.5).submit(submission(tmp_path))
-    assert time.monotonic() - began < 10
-    child = Path("/proc") / (slurm.folder / "child").read_text().strip() / "stat"
-    while child.exists() and child.read_text().split()[2] != "Z":
-        assert time.monotonic() - began < 10
-        time.sleep(0.05)
+    with pytest.raises(SubmissionUncertainError, match=r"sbatch did not answer within 3 s"):
+        slurm.scheduler(timeout_s=3).submit(submission(tmp_path))
+    assert time.monotonic() - began < 30
+    child = int((slurm.folder / "child").read_text())
+    wait_for(lambda: not is_alive(child), 30, "its child is gone")
 
 
 def test_an_sbatch_that_says_nothing_leaves_it_open(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -409,15 +408,14 @@ def test_a_cluster_that_keeps_no_accounting_is_told_apart(slurm: FakeSlurm) -> N
         slurm.scheduler().poll(["42"], since=NOW)
 
 
-def test_ten_thousand_jobs_are_read_in_under_a_second(slurm: FakeSlurm) -> None:
+def test_ten_thousand_jobs_are_read_by_two_commands(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="".join(f"42_{n}|RUNNING|node[1-4]|100|200|None\n" for n in range(5_000)))
     slurm.answers("sacct", out="".join(f"43_{n}|COMPLETED|node[1-4]|100|200|0:0|None\n" for n in range(5_000)))
     scheduler = slurm.scheduler()
     jobs = [f"{base}_{n}" for base in (42, 43) for n in range(5_000)]
-    began = time.process_time()
     reports = scheduler.poll(jobs, since=NOW)
-    assert time.process_time() - began < 1.0
     assert len(reports) == 10_000
+    assert (len(slurm.calls("squeue")), len(slurm.calls("sacct"))) == (1, 1)
 
 
 # --- cancel, outcomes
