@@ -6,6 +6,7 @@ Every function looks at all actions of a run and gives them back, some turned in
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -133,9 +134,21 @@ def _trainer_errors(actions: Sequence[Action], history: History) -> dict[str, se
     return found
 
 
+_DIFFERS = (
+    # Paths, as in a run directory; addresses of objects; UUIDs; ids of cells and hashes; ranks, steps, sizes.
+    (re.compile(r"(?<![\w/.])\.{0,2}(?:/[\w.@%+=,~-]+)+/?|(?<![\w/.])[\w.-]+(?:/[\w.@%+=,~-]+){2,}/?"), "/..."),
+    (re.compile(r"\b0x[0-9a-f]+", re.IGNORECASE), "#"),
+    (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE), "#"),
+    (re.compile(r"\b[0-9a-f]{8,}\b", re.IGNORECASE), "#"),
+    (re.compile(r"\d+"), "#"),
+)
+
+
 def alike(reason: str) -> str:
-    """A failure's reason without what differs between cells that failed alike: ranks, steps, other numbers."""
-    return "".join("#" if letter.isdigit() else letter for letter in reason).replace("##", "#")[:200]
+    """A failure's reason without what differs between cells that failed alike."""
+    for differs, mark in _DIFFERS:
+        reason = differs.sub(mark, reason)
+    return reason[:200]
 
 
 # ------------------------------------------------------------------------------------------------------------- budget

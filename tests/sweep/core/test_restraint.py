@@ -12,9 +12,34 @@ from sweep.core.blame import Blame, bad_nodes, evidence_of, excludable, standing
 from sweep.core.restraint import alike
 
 
-def test_failures_are_alike_whatever_their_ranks_and_numbers() -> None:
-    assert alike("rank 0 in step 3: KeyError: 'x'") == alike("rank 12 in step 45: KeyError: 'x'")
-    assert alike("rank 0: KeyError: 'x'") != alike("rank 0: KeyError: 'y'")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("rank 0 in step 3: KeyError: 'x'", "rank 12 in step 45: KeyError: 'x'"),
+        ("rank 0 in step 9: boom", "rank 0 in step 1000: boom"),
+        ("size 64", "size 128"),
+        ("size 512", "size 1024"),
+        ("cell 89c35e1f02ab77d4: KeyError", "cell abcdefabcdefabcd: KeyError"),
+        (
+            "No such file: '/r/a/cells/89c35e1f02ab77d4/repeat-01/attempt-01/cell.json'",
+            "No such file: '/r/b-c/cells/abcdefabcdefabcd/repeat-02/attempt-11/cell.json'",
+        ),
+        ("cells/89c35e1f02ab77d4/repeat-01/x.pt is damaged", "cells/11aa/repeat-01/y.pt is damaged"),
+        ("<Thing at 0x7f3a>: boom", "<Thing at 0xdeadbeef01>: boom"),
+        ("connect to 10.0.0.1:29400 failed", "connect to 10.12.0.100:9400 failed"),
+        ("file 123e4567-e89b-12d3-a456-426614174000", "file aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"),
+    ],
+)
+def test_failures_are_alike_whatever_their_ranks_numbers_ids_and_places(one: str, other: str) -> None:
+    assert alike(one) == alike(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("rank 0: KeyError: 'x'", "rank 0: KeyError: 'y'"), ("read/write error", "read/seek error")],
+)
+def test_failures_that_say_something_else_are_not_alike(one: str, other: str) -> None:
+    assert alike(one) != alike(other)
 
 
 def _blame(node: str, cell: str, time: float = 1000.0) -> Blame:
