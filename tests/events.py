@@ -16,6 +16,7 @@ from sweep.core.ledger import (
     Skipped,
     StopRequested,
     Submitted,
+    Withdrawn,
 )
 
 
@@ -67,5 +68,6 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         repeats=REPEATS,
     ),
     st.builds(StopRequested, time=TIMES, key=KEYS, kind=st.sampled_from(StopKind), reason=st.text(max_size=9)),
+    st.builds(Withdrawn, time=TIMES, key=KEYS, reason=st.text(max_size=9)),
     st.builds(Skipped, time=TIMES, repeats=REPEATS, kind=st.text(max_size=9), reason=st.text(max_size=9)),
 )

@@ -16,6 +16,7 @@ from sweep.core.ledger import (
     Skipped,
     StopRequested,
     Submitted,
+    Withdrawn,
     no_collection,
 )
 
@@ -43,7 +44,7 @@ class AttemptState:
         gpu_seconds: What it used; None where unknown.
         is_cancel_requested: The user asked for its end.
         stop: Why this tool itself ends it; None where it does not.
-        released: The reservation never became a job.
+        released: The reservation never became a job, or the job was taken back before it began.
         ended_at: Unix time of the decision.
         evidence: What the decision rests on.
     """
@@ -282,6 +283,16 @@ def _stop_requested(history: History, event: StopRequested) -> None:
         state.stop = Stop(kind=event.kind, reason=event.reason)
 
 
+def _withdrawn(history: History, event: Withdrawn) -> None:
+    state = history.attempt(event.key)
+    if state is None:
+        history.problems.append(f"attempt {event.key} was taken back but never reserved")
+    elif state.outcome is not None:
+        history.problems.append(f"attempt {event.key} ended, yet was taken back")
+    else:
+        state.released, state.reason = True, event.reason
+
+
 def _reopened(history: History, event: Reopened) -> None:
     for key in event.repeats:
         repeat = history.repeats.setdefault(key, RepeatHistory())
@@ -305,6 +316,7 @@ _APPLY: Mapping[type, Any] = {
     Reopened: _reopened,
     Skipped: _skipped,
     StopRequested: _stop_requested,
+    Withdrawn: _withdrawn,
 }
 
 

@@ -139,7 +139,18 @@ class StopRequested:
     reason: str
 
 
-Event = Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened | Skipped | StopRequested
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Withdrawn:
+    """An attempt's job was taken back before it began: it did not happen, and its number is not used again."""
+
+    time: float
+    key: AttemptKey
+    reason: str
+
+
+Event = (
+    Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened | Skipped | StopRequested | Withdrawn
+)
 _Kind = TypeVar("_Kind")
 _Line = TypeVar("_Line", str, bytes)
 EVENT_NAMES: Mapping[type[Event], str] = {
@@ -152,6 +163,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     Reopened: "reopened",
     Skipped: "skipped",
     StopRequested: "stop_requested",
+    Withdrawn: "withdrawn",
 }
 
 
@@ -260,6 +272,10 @@ def _parse_stop_requested(data: dict[str, Any]) -> StopRequested:
     return StopRequested(time=time, key=_key(data["key"]), kind=kind, reason=reason)
 
 
+def _parse_withdrawn(data: dict[str, Any]) -> Withdrawn:
+    return Withdrawn(time=_number(data["time"]), key=_key(data["key"]), reason=_typed(str, data["reason"]))
+
+
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "reserved": _parse_reserved,
     "submitted": _parse_submitted,
@@ -270,6 +286,7 @@ _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "reopened": _parse_reopened,
     "skipped": _parse_skipped,
     "stop_requested": _parse_stop_requested,
+    "withdrawn": _parse_withdrawn,
 }
 
 

@@ -200,7 +200,8 @@ def _blamed(past: RepeatHistory, rules: Mapping[Outcome, OutcomeRule]) -> tuple[
 def _waiting_for(attempt: AttemptState) -> str:
     if attempt.job_id is None:
         return f"reserved as {attempt.submission}, not yet known to the scheduler"
-    return f"in flight as job {attempt.job_id}"
+    stopped = "" if attempt.stop is None else f", which is being ended: {attempt.stop.reason}"
+    return f"in flight as job {attempt.job_id}{stopped}"
 
 
 def _at_last(last: AttemptState, used: int) -> str:

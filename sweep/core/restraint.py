@@ -111,16 +111,21 @@ def _inferred(action: Action, cells: Mapping[str, Cell], known: KnownToRunOut) -
 
 def _paused(actions: list[Action], history: History, policy: Policy) -> list[Action]:
     """After so many TRAINER_ERRORs of one kind the fault is not the cells': stop before all have failed."""
+    reason = pause_reason(actions, history, policy)
+    return [_untried(a, "paused", reason) if reason and a.kind in TO_SUBMIT else a for a in actions]
+
+
+def pause_reason(actions: Sequence[Action], history: History, policy: Policy) -> str:
+    """Why nothing more is to be tried, and what waits in the queue is to be taken back; empty where all is well."""
     if not policy.pause_after:
-        return actions
+        return ""
     for message, cells in _trainer_errors(actions, history).items():
         if len(cells) >= policy.pause_after:
-            reason = (
+            return (
                 f"paused: {len(cells)} cells failed alike ({message}). Mend it, then run again with "
                 "retry=[TRAINER_ERROR]; policy.pause_after=0 goes on regardless"
             )
-            return [_untried(a, "paused", reason) if a.kind in TO_SUBMIT else a for a in actions]
-    return actions
+    return ""
 
 
 def _trainer_errors(actions: Sequence[Action], history: History) -> dict[str, set[str]]:

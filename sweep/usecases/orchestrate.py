@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempt import Outcome
 from sweep.core.ledger import Reopened, Skipped
 from sweep.core.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
-from sweep.core.restraint import Bounds, restrained
+from sweep.core.restraint import Bounds, pause_reason, restrained
 from sweep.core.site import UNLIMITED
 from sweep.core.spec import SchedulerKind
 from sweep.core.sweep_file import SweepFile, extended
@@ -143,6 +143,9 @@ class Orchestrator:
         if self._is_first_step or any(action.kind is ActionKind.RETRY for action in self._decide()):
             take_late_results(self.session)
         self._is_first_step = False
+        if reason := pause_reason(self._decide(), self.session.history, self.session.policy):
+            self._submitter.give_back(reason)
+            self.reconciler.take_back(reason)
         # How many jobs the cluster takes changes all the time: it is asked whenever there is one to be submitted.
         self._site = replace(self._site, free_tasks=None)
         is_any = self.session.contact.waiting or any(action.kind in TO_SUBMIT for action in self._decide())
@@ -171,7 +174,7 @@ class Orchestrator:
 
     def leave(self) -> None:
         """Give back what was reserved and could not be handed over: nobody stays to do it."""
-        self._submitter.give_back()
+        self._submitter.give_back("it could not be handed over before the run was left")
 
     def snapshot(self) -> Snapshot:
         """Where the run stands."""

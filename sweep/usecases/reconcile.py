@@ -21,7 +21,7 @@ from sweep.core.attempt import (
 from sweep.core.blame import Blame
 from sweep.core.cancel import unfinished
 from sweep.core.history import AttemptState
-from sweep.core.ledger import CancelRequested, Ended
+from sweep.core.ledger import CancelRequested, Ended, Withdrawn
 from sweep.core.record import RecordError
 from sweep.ports import SchedulerError
 from sweep.usecases.lookup import LookUp
@@ -184,8 +184,29 @@ class Reconciler:
         result, _ = self._session.run_dir.result(attempt.key)
         return result is not None
 
+    def take_back(self, reason: str) -> None:
+        """End jobs that have not begun, because the run is paused; those that have begun go on."""
+        waiting = [
+            attempt
+            for attempt in self._session.history.in_flight()
+            if attempt.job_id is not None and attempt.stop is None and not attempt.is_cancel_requested
+            if (report := self._reports.get(attempt.job_id)) is not None and report.phase is Phase.PENDING
+            if self._never_began(attempt, report)
+        ]
+        if not waiting:
+            return
+        self._session.reporter.note(f"{len(waiting)} jobs that have not begun are taken back: {reason}")
+        for attempt in waiting:
+            self._stops.request(attempt, StopKind.PAUSED, reason)
+        self._stops.tell()
+
     def _end(self, attempt: AttemptState, report: JobReport) -> None:
-        session = self._session
+        """Record how an attempt ended; one that was taken back before it began did not happen."""
+        session, stop = self._session, attempt.stop
+        is_taken_back = stop is not None and stop.kind is StopKind.PAUSED and self._never_began(attempt, report)
+        if stop is not None and is_taken_back and not attempt.is_cancel_requested:
+            session.record(Withdrawn(time=session.clock.now(), key=attempt.key, reason=stop.reason))
+            return
         result, problem = session.run_dir.result(attempt.key)
         launched = session.run_dir.attempt_file(attempt.key)
         errors = session.run_dir.errors(attempt.key)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import WHILE_PENDING, Phase
+from sweep.core.attempt import WHILE_PENDING, Phase, StopKind
 from sweep.core.ledger import StopRequested
 from sweep.ports import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sweep.core.attempt import JobReport, Stop, StopKind
+    from sweep.core.attempt import JobReport, Stop
     from sweep.core.history import AttemptState
     from sweep.usecases.session import Session
 
@@ -41,7 +41,8 @@ class Stops:
         """Write down that a job is to end; the scheduler is told by :meth:`tell`."""
         session = self._session
         session.record(StopRequested(time=session.clock.now(), key=attempt.key, kind=kind, reason=reason))
-        session.reporter.note(f"job {attempt.job_id} is ended: {reason}")
+        if kind is not StopKind.PAUSED:  # then there are many, for one reason
+            session.reporter.note(f"job {attempt.job_id} is ended: {reason}")
         self._is_due(attempt)
 
     def insist(self, attempt: AttemptState, report: JobReport) -> bool:

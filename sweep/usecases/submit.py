@@ -196,12 +196,12 @@ class Submitter:
         self._session.not_reached(error)
         return self._back_off(f"the scheduler was not reached: {error}")
 
-    def give_back(self) -> None:
-        """Release what still waits to be handed over, because nobody stays to do it."""
+    def give_back(self, reason: str) -> None:
+        """Release what still waits to be handed over."""
         session = self._session
         for name in list(session.contact.waiting):
             del session.contact.waiting[name]
-            session.give_back(name, "it could not be handed over before the run was left")
+            session.give_back(name, reason)
 
     def _back_off(self, text: str) -> bool:
         self._session.reporter.note(f"{text}; trying again in {self._delay_s:.0f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,30 @@ def test_a_job_that_could_never_begin_is_ended_and_costs_nothing(slurm: SlurmUnd
     assert run.outcomes() == ["REJECTED_BY_SCHEDULER"]
     assert "PartitionTimeLimit" in run.by_length()["32"]["reason"]
     run.audit(budget=0)
+
+
+def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """The smallest cell succeeds, so that all others go out at once; they fail alike, one after the other."""
+    lengths = ",".join(str(32 * number) for number in range(1, 13))
+    run = fault_run(
+        slurm, tmp_path, "paused", "nodes=1", f"seq_len=[{lengths}]", "budget.gpu_hours=2", mode="error",
+        plan={"32": "ok"}, site={"sbatch": {"nodelist": "node1"}, "exclusive": True},
+    )  # fmt: skip
+    done = run.shell.run(*run.words)
+    assert done.code == 1, done.err
+    outcomes = Counter(run.outcomes())
+    assert outcomes["SUCCEEDED"] == 1
+    # One more may have begun before the others were taken back.
+    assert outcomes["TRAINER_ERROR"] in (3, 4), outcomes
+    held = 11 - outcomes["TRAINER_ERROR"]
+    assert len(run.events("withdrawn")) == held
+    assert Counter(row["status"] for row in run.by_length().values())["paused"] == held
+    assert "3 cells failed alike" in done.err
+    run.audit(budget=2)
+    run.reshaped("paused")
+    again = run.shell.run(*run.words, "retry=[TRAINER_ERROR]")
+    assert again.code == 0, again.err
+    assert Counter(run.outcomes())["SUCCEEDED"] == 12
+    run.audit(budget=2)

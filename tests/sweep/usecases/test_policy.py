@@ -247,6 +247,67 @@ def test_after_some_identical_trainer_errors_the_sweep_pauses_and_says_why(world
     assert len(names) == 6
 
 
+def _three_fail_of_six(world: World, **policy: object) -> Orchestrator:
+    """All six are in the queue; two have failed alike, a third runs, and three wait."""
+    _cells(world, *(tiny_cell(seq_len=32 * i) for i in range(1, 7)))
+    world.policy = replace(CALM, pause_after=3, **policy)  # type: ignore[arg-type]  # keywords
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    for number, job in enumerate(world.scheduler.live_jobs()[:3]):
+        world.scheduler.say(job, "RUNNING")
+        orchestrator.step()
+        message = f"no file /runs/{number}/x of {number} steps"
+        world.run_dir.rank_errors[world.scheduler.keys[job]] = [_error(ErrorClass.EXCEPTION, message)]
+        world.scheduler.say(job, "FAILED")
+        if number < 2:
+            orchestrator.step()
+    return orchestrator
+
+
+def test_a_pause_takes_back_what_has_not_begun_and_that_did_not_happen(world: World) -> None:
+    orchestrator = _three_fail_of_six(world, budget_gpu_hours=3.2)
+    waiting = world.scheduler.live_jobs()
+    orchestrator.step()
+    assert world.scheduler.cancelled == waiting
+    now = orchestrator.watch(lambda _: None)
+    assert [action.kind for action in now.actions] == [ActionKind.GIVE_UP] * 3 + [ActionKind.PAUSED] * 3
+    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(3 * 100 / 3600)
+    (skipped,) = [event for event in world.ledger.events() if isinstance(event, Skipped)]
+    assert (skipped.kind, len(skipped.repeats)) == ("paused", 3)
+    asked = world.orchestrator()
+    asked.reopen([Outcome.TRAINER_ERROR])
+    asked.step()
+    assert sorted(world.scheduler.keys[job].attempt for job in world.scheduler.live_jobs()) == [2] * 6
+
+
+def test_a_job_that_began_before_the_pause_was_heard_goes_on(world: World) -> None:
+    orchestrator = _three_fail_of_six(world)
+    first, second, third = world.scheduler.live_jobs()
+    world.scheduler.cancel_error = SchedulerError("away")
+    orchestrator.step()
+    world.scheduler.cancel_error = None
+    world.scheduler.say(first, "RUNNING")
+    orchestrator.step()
+    assert world.scheduler.cancelled == [second, third]
+    world.finish(first)
+    orchestrator.watch(lambda _: None)
+    assert [end.outcome for end in _ends(world)] == [Outcome.TRAINER_ERROR] * 3 + [Outcome.SUCCEEDED]
+
+
+def test_what_the_user_cancels_while_it_is_taken_back_stays_cancelled(world: World) -> None:
+    orchestrator = _three_fail_of_six(world)
+    first, *_ = world.scheduler.live_jobs()
+    world.scheduler.takes_its_time = True
+    orchestrator.step()
+    orchestrator.reconciler.cancel([world.scheduler.keys[first].cell_id])
+    world.scheduler.takes_its_time = False
+    world.clock.sleep(30)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    now = orchestrator.watch(lambda _: None)
+    assert [action.kind for action in now.actions][3:] == [ActionKind.HOLD, ActionKind.PAUSED, ActionKind.PAUSED]
+
+
 def test_different_trainer_errors_do_not_pause_the_sweep(world: World) -> None:
     _cells(world, *(tiny_cell(seq_len=32 * i) for i in range(1, 5)))
     world.policy = replace(CALM, pause_after=2, max_concurrent_jobs=1)
