@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm_script import own_exclude
+from sweep.core.site import SizeLimit
+from sweep.core.spec import GpuFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sweep.adapters.slurm_site_text import Account, Association, Partition, Qos, Queued, Reservation
+    from sweep.adapters.slurm_site_text import Account, Association, Partition, Qos, Queued, Reservation, Tres
     from sweep.core.spec import SlurmSpec
 
 _MAX_ARRAY_TASKS = re.compile(r"\bmax_array_tasks=(\d+)")
@@ -194,6 +196,45 @@ def _upwards(name: str, accounts: Mapping[str, Account]) -> list[str]:
         path.append(name)
         name = accounts[name].parent
     return path
+
+
+def size_limits(asked: Asked, facts: Facts, spec: SlurmSpec) -> tuple[SizeLimit, ...]:
+    """Limits on nodes, GPUs and cores that a job alone can exceed: each job's, and those on what runs together.
+
+    Of each the first QOS that sets it decides; the association's, and those of the accounts above it, only where none.
+    """
+    if not enforces_limits(facts):
+        return ()
+    found: list[SizeLimit] = []
+    for name in ("GrpTRES", "MaxTRES", "MaxTRESPerUser", "MaxTRESPerAccount"):
+        for resource in ("node", "gres/gpu", "cpu"):
+            limits = ((f"the QOS {qos.name}", qos.tres) for qos in asked.qos)
+            holders = [(where, tres) for where, tres in limits if resource in tres.get(name, {})][:1]
+            for where, tres in holders or _resources_of_association(asked, facts):
+                most = tres.get(name, {}).get(resource)
+                if most is not None:
+                    found.extend(_size_limit(f"{name} {resource}={most} of {where}", resource, most, spec))
+    return tuple(found)
+
+
+def _resources_of_association(asked: Asked, facts: Facts) -> list[tuple[str, Tres]]:
+    association = asked.association
+    if association is None:
+        return []
+    cluster = (facts.config or {}).get("ClusterName")
+    accounts = {item.name: item for item in facts.accounts or () if item.cluster == cluster}
+    above = [(f"the account {name}", accounts[name].tres) for name in _upwards(association.account, accounts)]
+    return [(f"this user in the account {association.account}", association.tres), *above]
+
+
+def _size_limit(name: str, resource: str, most: int, spec: SlurmSpec) -> Iterator[SizeLimit]:
+    if resource == "node":
+        yield SizeLimit(name=name, nodes=most)
+    elif resource == "cpu":
+        # One task on each node has so many cores, at least.
+        yield SizeLimit(name=name, nodes=most // (spec.cpus_per_task or 1))
+    elif spec.gpu_flag is not GpuFlag.NONE:
+        yield SizeLimit(name=name, gpus=most)
 
 
 def used_of(limit: Limit, queue: Sequence[Queued], partitions: Sequence[Partition]) -> int:

@@ -16,6 +16,7 @@ from sweep.adapters.slurm_limits import (
     max_array_tasks,
     max_walltime_min,
     option,
+    size_limits,
     submit_limits,
     usable_nodes,
     used_of,
@@ -135,6 +136,7 @@ class SlurmSite:
             max_walltime_min=max_walltime_min(asked, facts),
             nodes=asked.nodes,
             usable=usable_nodes(asked, facts, spec) - self._out_of_service().keys(),
+            size_limits=size_limits(asked, facts, spec),
             notes=tuple(
                 f"{_EXCLUDE} {node}, a node that this cluster does not know; it is left out" for node in unknown
             ),

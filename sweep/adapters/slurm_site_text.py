@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm_text import parse_nodes, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-USER_FORMAT = "DefaultAccount,Cluster,Account,Partition,QOS,DefaultQOS,MaxSubmit,MaxWall"
-ACCOUNT_FORMAT = "Cluster,Account,ParentName,GrpSubmit"
-QOS_FORMAT = "Name,MaxSubmitPU,MaxSubmitPA,GrpSubmit,MaxWall,Flags"
+USER_FORMAT = "DefaultAccount,Cluster,Account,Partition,QOS,DefaultQOS,MaxSubmit,MaxWall,GrpTRES,MaxTRES"
+ACCOUNT_FORMAT = "Cluster,Account,ParentName,GrpSubmit,GrpTRES"
+QOS_FORMAT = "Name,MaxSubmitPU,MaxSubmitPA,GrpSubmit,MaxWall,Flags,GrpTRES,MaxTRES,MaxTRESPU,MaxTRESPA"
 QUEUE_FORMAT = "%q|%a|%P"
 # The reason is last: an administrator's words may hold the separator.
 NODE_FORMAT = "%N|%T|%E"
@@ -25,6 +26,10 @@ _DURATION = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _UNHEALTHY = re.compile(r"down|drain|drng|fail|error|inval|blocked|no_respond", re.IGNORECASE)
 # Switched off to save power, or on the way: Slurm wakes them for a job.
 _POWER = "~#%!@^"
+
+
+Tres = Mapping[str, Mapping[str, int]]
+"""Counts by Slurm's name of the limit and by resource."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +66,8 @@ class Association:
         default_qos: What a job gets that asks for none; empty where nothing says.
         max_submit: Jobs that may be queued or running.
         max_wall_min: Minutes that a job may take.
+        tres: Limits on resources by Slurm's name for the limit (GrpTRES of this user's own, MaxTRES of each job) and
+            resource (``node``, ``cpu``, ``gres/gpu``).
     """
 
     cluster: str
@@ -71,21 +78,23 @@ class Association:
     default_qos: str
     max_submit: int | None
     max_wall_min: int | None
+    tres: Tres = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """One account of a cluster: its parent, and how many jobs all of its users may have together."""
+    """One account of a cluster: its parent, and what all of its users may have together (jobs; GrpTRES)."""
 
     cluster: str
     name: str
     parent: str
     group_submit: int | None
+    tres: Tres = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Qos:
-    """One QOS: its limits on submitted jobs by user, by account and altogether, on walltime, and its flags."""
+    """One QOS: its limits on submitted jobs by user, by account and altogether, on walltime, resources; its flags."""
 
     name: str
     per_user: int | None = None
@@ -93,6 +102,7 @@ class Qos:
     group_submit: int | None = None
     max_wall_min: int | None = None
     flags: frozenset[str] = frozenset()
+    tres: Tres = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,16 +173,17 @@ def read_associations(text: str) -> list[Association]:
             default_qos=default_qos,
             max_submit=parse_count(submit),
             max_wall_min=parse_minutes(wall),
+            tres=_tres(GrpTRES=group, MaxTRES=most),
         )
-        for default_account, cluster, account, partition, qos, default_qos, submit, wall in _rows(text, 8)
+        for default_account, cluster, account, partition, qos, default_qos, submit, wall, group, most in _rows(text, 10)
     ]
 
 
 def read_accounts(text: str) -> list[Account]:
     """Rows of ``sacctmgr -nP show assoc where user=`` in ACCOUNT_FORMAT."""
     return [
-        Account(cluster=cluster, name=name, parent=parent, group_submit=parse_count(group))
-        for cluster, name, parent, group in _rows(text, 4)
+        Account(cluster=cluster, name=name, parent=parent, group_submit=parse_count(submit), tres=_tres(GrpTRES=group))
+        for cluster, name, parent, submit, group in _rows(text, 5)
     ]
 
 
@@ -186,8 +197,9 @@ def read_qos(text: str) -> dict[str, Qos]:
             group_submit=parse_count(group),
             max_wall_min=parse_minutes(wall),
             flags=frozenset(filter(None, flags.split(","))),
+            tres=_tres(GrpTRES=all_jobs, MaxTRES=job, MaxTRESPerUser=user, MaxTRESPerAccount=account),
         )
-        for name, per_user, per_account, group, wall, flags in _rows(text, 6)
+        for name, per_user, per_account, group, wall, flags, all_jobs, job, user, account in _rows(text, 10)
     }
 
 
@@ -233,6 +245,17 @@ def parse_count(text: str) -> int | None:
     """A limit; None where none is set."""
     text = text.strip()
     return int(text) if text.isdecimal() else None
+
+
+def _tres(**limits: str) -> Tres:
+    """Limits by name and resource, of texts like ``cpu=128,gres/gpu=16,node=2``; what is no number is left out."""
+    found: dict[str, dict[str, int]] = {}
+    for name, text in limits.items():
+        pairs = (part.rpartition("=") for part in text.split(","))
+        counts = {resource: int(count) for resource, _, count in pairs if count.isdecimal()}
+        if counts:
+            found[name] = counts
+    return found
 
 
 def _pairs(text: str) -> Iterable[Mapping[str, str]]:

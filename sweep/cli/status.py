@@ -12,7 +12,7 @@ from sweep.adapters.blame_file import BlameFile, blame_path
 from sweep.adapters.lease import current_holder
 from sweep.cli import evidence, views
 from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, sweep_file_of
-from sweep.cli.wiring import look_over_run, read_history
+from sweep.cli.wiring import look_at_queue, look_over_run, read_history
 from sweep.core.blame import standing
 from sweep.core.policy import Policy
 from sweep.core.restraint import gpu_hours_committed
@@ -45,7 +45,7 @@ def main(asked: Arguments) -> int:
 def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
     holder = current_holder(Path(run_dir.path))
     # Whoever watches writes down what ends; of a run that nobody watches the scheduler is asked.
-    look = None if holder is not None else look_over_run(history, content, run_dir)
+    look = (look_over_run if holder is None else look_at_queue)(history, content, run_dir)
     listed = statuses(content, history, run_dir, look=look)
     out, err = consoles()
     console = err if asked.as_json else out
@@ -59,7 +59,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
             "run_dir": run_dir.path,
             "watched_by": None if holder is None else str(holder),
             "scheduler_away_since": None if away is None else away[0],
-            "unrecorded": 0 if look is None else len(look.unrecorded),
+            "unrecorded": len(look.unrecorded),
         }
         print(json.dumps(views.as_json(content, listed, totals)))
     else:
@@ -74,8 +74,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         soft_wrap=True,
     )
     print_notes(err, views.budget_notes(content.budget_gpu_hours, history))
-    if look is not None:
-        print_notes(err, views.look_notes(look))
+    print_notes(err, views.look_notes(look))
     if away is not None:
         when = "" if holder is not None else ", when it was last watched"
         console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)

@@ -86,6 +86,7 @@ def _cell_json(status: RepeatStatus, walltime_min: int | None) -> dict[str, obje
         "state": status.state,
         "action": action.kind.value,
         "reason": action.reason,
+        "waits_for": status.waits_for or None,
         "recorded": status.is_recorded,
         "attempt": action.attempt,
         "outcome": None if action.outcome is None else action.outcome.value,
@@ -170,6 +171,8 @@ def print_cells(
 
 
 def _why(status: RepeatStatus) -> str:
+    if status.waits_for:
+        return f"{status.action.reason}: {status.waits_for}"
     if status.progress is None:
         return status.action.reason
     return f"{status.action.reason}; {progress_text(status, status.progress)}"

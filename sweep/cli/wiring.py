@@ -59,6 +59,19 @@ def look_over_run(history: History, content: SweepFile, run_dir: RunDir) -> Look
     return look_over(history, run_dir=run_dir, scheduler=scheduler, clock=SystemClock())
 
 
+def look_at_queue(history: History, content: SweepFile, run_dir: RunDir) -> Look:
+    """What Slurm says of the jobs of a run that somebody else watches; nothing is concluded from it."""
+    flying = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
+    if not flying or content.scheduler != SchedulerKind.SLURM:
+        return Look(reports={}, unrecorded=frozenset())
+    try:
+        since = min(attempt.reserved_at for attempt in flying)
+        reports = _scheduler_to_ask(content, run_dir).poll([str(attempt.job_id) for attempt in flying], since=since)
+    except SchedulerError as error:
+        return Look(reports={}, unrecorded=frozenset(), problem=str(error))
+    return Look(reports=reports, unrecorded=frozenset())
+
+
 def _scheduler_to_ask(content: SweepFile, run_dir: RunDir) -> Scheduler:
     if content.scheduler == SchedulerKind.SLURM:
         from sweep.adapters.slurm import SlurmScheduler

@@ -119,7 +119,7 @@ class Skipped:
     Attributes:
         time: Unix time.
         repeats: Cell and repeat.
-        kind: ``oom_inferred``, ``over_budget`` or ``paused``.
+        kind: ``oom_inferred``, ``over_budget``, ``over_limit`` or ``paused``.
         reason: In words.
     """
 

@@ -26,6 +26,7 @@ class Policy:
         budget_gpu_hours: GPU-hours that the run may cost; walltime x GPUs is reserved, what was used is settled.
         watchdog_s: Seconds without a step after which a running job is ended; 0: never.
         hopeless_after_s: Seconds for which a job may wait for what will never come before it is ended.
+        pending_limit_h: Hours for which a job may wait for anything before it is ended; None: no limit.
         bad_node_after: Cells that must blame a node before later submissions exclude it.
         bad_node_expiry_h: Hours after which blame is forgotten.
     """
@@ -39,6 +40,7 @@ class Policy:
     budget_gpu_hours: float | None = None
     watchdog_s: float = 0.0
     hopeless_after_s: float = 60.0
+    pending_limit_h: float | None = None
     bad_node_after: int = 2
     bad_node_expiry_h: float = 24.0
 
@@ -59,7 +61,7 @@ class Policy:
                 f"avoid_nodes for {', '.join(blind)}: only {' and '.join(sorted(BLAMING))} say which node is at fault. "
                 "Leave it out there."
             )
-        for name in ("max_concurrent_jobs", "max_concurrent_gpus", "budget_gpu_hours"):
+        for name in ("max_concurrent_jobs", "max_concurrent_gpus", "budget_gpu_hours", "pending_limit_h"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name}={value} would let nothing run. Give a number above 0, or null for no limit.")

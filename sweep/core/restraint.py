@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sweep.core.cell import Cell
     from sweep.core.history import AttemptState, History
     from sweep.core.policy import Policy
+    from sweep.core.site import SizeLimit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +34,7 @@ class Bounds:
         free_tasks: Further tasks that the cluster takes of this user just now; None where it sets no limit.
         maintenance_at: Unix time at which a known maintenance begins; None where none is known.
         canary_helps: Whether cells would otherwise go out together.
+        size_limits: What the cluster never gives a single job.
         barred: Cells that a preflight keeps from being tried: the table's word and the reason, by cell id.
     """
 
@@ -40,6 +42,7 @@ class Bounds:
     maintenance_at: float | None = None
     free_tasks: int | None = None
     canary_helps: bool = True
+    size_limits: Sequence[SizeLimit] = ()
     barred: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -55,7 +58,7 @@ def restrained(
         policy: What the user lets happen.
         bounds: What the moment does.
     """
-    held = [_barred(action, bounds) for action in actions]
+    held = [_beyond_size(_barred(action, bounds), cells, bounds) for action in actions]
     if policy.infer_oom:
         held = _without_inferred_oom(held, cells, history)
     held = _paused(held, history, policy)
@@ -75,6 +78,7 @@ HOLES: Mapping[str, ActionKind] = {
     "oom_predicted": ActionKind.EXPLAINED,
     "preflight_failed": ActionKind.EXPLAINED,
     "over_budget": ActionKind.OVER_BUDGET,
+    "over_limit": ActionKind.PAUSED,
     "paused": ActionKind.PAUSED,
 }
 """The table's words for cells that are not tried, and what each means for the run."""
@@ -91,6 +95,17 @@ def _untried(action: Action, hole: str, reason: str, outcome: Outcome | None = N
 def _barred(action: Action, bounds: Bounds) -> Action:
     found = bounds.barred.get(action.cell_id)
     return action if found is None or action.kind not in TO_SUBMIT else _untried(action, *found)
+
+
+def _beyond_size(action: Action, cells: Mapping[str, Cell], bounds: Bounds) -> Action:
+    """A job above such a limit would be taken, and then wait for ever."""
+    cell = cells[action.cell_id]
+    above = (limit for limit in bounds.size_limits if limit.exceeded_by(nodes=cell.nodes, gpus=cell.gpus))
+    limit = next(above, None) if action.kind in TO_SUBMIT else None
+    if limit is None:
+        return action
+    size = f"{cell.nodes} node{'s' if cell.nodes > 1 else ''} x {cell.gpus_per_node} GPUs"
+    return _untried(action, "over_limit", f"it needs {size}; {limit.name} never lets it run")
 
 
 def _without_inferred_oom(actions: list[Action], cells: Mapping[str, Cell], history: History) -> list[Action]:
@@ -261,7 +276,7 @@ def _within_limits(
             held.append(_later(action, f"max_concurrent_jobs={most_jobs} are in the queue"))
         elif needed > most_gpus:
             reason = f"it needs {needed} GPUs; max_concurrent_gpus={most_gpus} never lets it run"
-            held.append(_untried(action, "paused", reason))
+            held.append(_untried(action, "over_limit", reason))
         elif gpus + needed > most_gpus:
             held.append(_later(action, f"{gpus} of max_concurrent_gpus={most_gpus} are in the queue"))
         else:

@@ -215,6 +215,7 @@ class Orchestrator:
         bounds = Bounds(
             now=session.clock.now(),
             free_tasks=self._site.free_tasks,
+            size_limits=self._site.size_limits,
             maintenance_at=self._site.maintenance_at,
             canary_helps=session.canary_helps,
             barred=session.barred,

@@ -23,6 +23,7 @@ from sweep.core.cancel import unfinished
 from sweep.core.history import AttemptState
 from sweep.core.ledger import CancelRequested, Ended, Withdrawn
 from sweep.core.record import RecordError
+from sweep.core.waiting import held_hint
 from sweep.ports import SchedulerError
 from sweep.usecases.lookup import LookUp
 from sweep.usecases.sightings import Sightings
@@ -51,6 +52,7 @@ class Reconciler:
         self._ended = Sightings()
         self._outlived = Sightings()
         self._hopeless = Sightings()
+        self._held = Sightings()
         self._stalled = Sightings()
         self._steps: dict[str, int] = {}
         self._reports: dict[str, JobReport] = {}
@@ -134,13 +136,28 @@ class Reconciler:
             self._watch_running(attempt, report, now)
 
     def _watch_waiting(self, attempt: AttemptState, report: JobReport, now: float) -> None:
-        """A job that waits for what will never come is ended, with the scheduler's reason."""
-        job = str(attempt.job_id)
+        """A job that waits for what will never come, or longer than the user lets it, is ended with that reason."""
+        job, policy = str(attempt.job_id), self._session.policy
+        hint = held_hint(report)
+        if hint and job not in self._held.since:
+            self._held.lasting(job, now)
+            self._session.reporter.note(f"job {job} waits: {report.reason}; {hint}")
+        if not hint:
+            self._held.forget(job)
         if not self._session.scheduler.is_hopeless(report):
             self._hopeless.forget(job)
-            return
-        if self._hopeless.lasting(job, now) >= self._session.policy.hopeless_after_s:
+        elif self._hopeless.lasting(job, now) >= policy.hopeless_after_s:
             self._stops.request(attempt, StopKind.HOPELESS, f"it would have waited for ever: {report.reason}")
+            return
+        if policy.pending_limit_h is not None and self._waiting_h(attempt) >= policy.pending_limit_h:
+            reason = f"it waited for more than policy.pending_limit_h={policy.pending_limit_h:g}: {report.reason}"
+            self._stops.request(attempt, StopKind.HOPELESS, reason)
+
+    def _waiting_h(self, attempt: AttemptState) -> float:
+        """Hours since it was submitted, or since its run before a requeue ended (or, where that is unknown, began)."""
+        launched = self._session.run_dir.attempt_file(attempt.key)
+        since = attempt.reserved_at if launched is None else launched.ended_at or launched.started_at
+        return (self._session.clock.now() - since) / 3600
 
     def _watch_running(self, attempt: AttemptState, report: JobReport, now: float) -> None:
         """A job whose result is there may take a moment to end; one that hangs is ended, and its result counts."""

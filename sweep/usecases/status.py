@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempt import Phase
 from sweep.core.plan import ActionKind, decide
 from sweep.core.restraint import HOLES
+from sweep.core.waiting import held_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ class RepeatStatus:
         attempt: Its latest attempt; None before the first.
         progress: The step its trainer is at, where it is running and has said.
         flight: Of one in flight: ``queued``, ``running`` (its launcher has begun) or ``ending`` (and ended).
+        waits_for: Why it is queued, in the scheduler's word, and what can be done; empty where nobody asked.
         is_recorded: Whether the ledger has its end; False where only a look says so (:mod:`sweep.usecases.look`).
     """
 
@@ -42,6 +44,7 @@ class RepeatStatus:
     progress: Progress | None
     flight: str
     is_recorded: bool = True
+    waits_for: str = ""
 
     @property
     def state(self) -> str:
@@ -80,7 +83,7 @@ def statuses(
         history: Its attempts.
         run_dir: Where running cells say how far they are; None: that is not asked.
         actions: What a command would do; None: what the history alone says, as the last run left it.
-        look: What was seen of a run that nobody watches.
+        look: What the scheduler said, and what was seen of a run that nobody watches.
     """
     axes: dict[str, Mapping[str, AxisValue]] = {}
     for point in content.points:
@@ -103,6 +106,9 @@ def _seen(status: RepeatStatus, look: Look) -> RepeatStatus:
     report = look.reports.get(attempt.job_id or "")
     if attempt.in_flight and report is not None and report.phase is Phase.ENDED:
         return replace(status, flight="ending")
+    if attempt.in_flight and report is not None and report.phase is Phase.PENDING:
+        why = report.reason.strip("()").replace("None", "") or report.state
+        return replace(status, waits_for="; ".join(filter(None, (why, held_hint(report)))))
     return status
 
 

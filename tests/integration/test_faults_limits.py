@@ -12,6 +12,7 @@ import pytest
 
 from sweep.core.attempt import Outcome
 from sweep.core.blame import Blame
+from tests.commands import rows, wait_for
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import fault_run
 
@@ -36,6 +37,53 @@ def at_most_three_jobs(slurm: SlurmUnderTest) -> Iterator[None]:
         yield
     finally:
         slurm.run(*change, "MaxSubmitJobsPerUser=-1")
+
+
+@contextlib.contextmanager
+def one_node_in_all(slurm: SlurmUnderTest) -> Iterator[None]:
+    """All jobs of the QOS together get no more than one node."""
+    change = ("sacctmgr", "-i", "modify", "qos", "normal", "set")
+    slurm.run(*change, "GrpTRES=node=1")
+    try:
+        yield
+    finally:
+        slurm.run(*change, "GrpTRES=node=-1")
+
+
+def test_a_cell_above_a_group_limit_is_no_job_that_waits_for_ever(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """First the limit is known; then nobody may ask for it, and the job is ended after as long as the user lets it."""
+    run = fault_run(slurm, tmp_path / "known", "grouplimit", "nodes=[1,2]", "seq_len=32")
+    blind = fault_run(
+        slurm, tmp_path / "blind", "blindlimit", "nodes=2", "seq_len=32", "policy.pending_limit_h=0.003"
+    ).in_the_way("sacctmgr", 'echo "sacctmgr: error: Access/permission denied" >&2; exit 1')
+    with one_node_in_all(slurm):
+        done = run.shell.run(*run.words)
+        ended = blind.shell.run(*blind.words)
+    assert done.code == 1, done.err
+    table = {row["nodes"]: row for row in rows(run.run_dir)}
+    assert {nodes: row["status"] for nodes, row in table.items()} == {"1": "measured", "2": "over_limit"}
+    assert "GrpTRES node=1 of the QOS normal never lets it run" in table["2"]["reason"]
+    assert len(run.jobs()) == 1
+    run.audit()
+    assert ended.code == 1, ended.err
+    (row,) = rows(blind.run_dir)
+    assert row["status"] == "rejected_by_scheduler"
+    assert "it waited for more than policy.pending_limit_h=0.003: QOSGrpNodeLimit" in row["reason"]
+    blind.audit()
+
+
+def test_a_job_that_is_held_is_shown_with_what_can_be_done(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    run = fault_run(slurm, tmp_path, "held", "nodes=1", "seq_len=32", "tables=false", site={"sbatch": {"hold": True}})
+    started = run.shell.start(*run.words)
+    wait_for(run.in_queue, 60, "it is submitted")
+    wait_for(lambda: "JobHeldUser" in str(run.shell.status(run.run_dir)["cells"]), 30, "status shows it")
+    shown = str(run.shell.status(run.run_dir)["cells"])
+    slurm.run("scontrol", "release", *run.jobs())
+    text, _ = started.communicate(timeout=60)
+    assert started.returncode == 0, text
+    assert "`scontrol release JOB`" in shown
+    assert "`scontrol release JOB`" in text
+    run.audit()
 
 
 def test_twenty_cells_are_fed_into_a_queue_that_takes_three(slurm: SlurmUnderTest, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from sweep.adapters.slurm_site_text import (
 from sweep.adapters.slurm_submission import LaunchExecutor
 from sweep.core.attempt import AttemptKey, JobReport, Phase
 from sweep.core.site import Site
-from sweep.core.spec import LaunchSpec, SlurmSpec
+from sweep.core.spec import GpuFlag, LaunchSpec, SlurmSpec
 from sweep.core.submission import Submission
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 
@@ -35,8 +35,16 @@ def golden(name: str) -> str:
 
 def user_rows(**changes: str) -> str:
     """The recorded row of the default account with other limits."""
-    values = {"qos": "high,low,normal", "default": "normal", "submit": "9", "wall": "12:00:00", **changes}
-    return "sweep|private|sweep||{qos}|{default}|{submit}|{wall}\n".format(**values)
+    values = {
+        "qos": "high,low,normal",
+        "default": "normal",
+        "submit": "9",
+        "wall": "12:00:00",
+        "group": "",
+        "job": "",
+        **changes,
+    }
+    return "sweep|private|sweep||{qos}|{default}|{submit}|{wall}|{group}|{job}\n".format(**values)
 
 
 @dataclass
@@ -134,6 +142,44 @@ def test_of_a_reservation_only_its_nodes_are_counted_on() -> None:
     assert ask(**answers).usable == {"node1", "node2"}
 
 
+# --- limits on the size of a job
+
+
+def limits_of(spec: SlurmSpec | None = None, **answers: str | None) -> dict[str, tuple[int | None, int | None]]:
+    return {limit.name: (limit.nodes, limit.gpus) for limit in ask(spec, **answers).size_limits}
+
+
+def test_what_no_single_job_may_exceed_is_known_in_nodes_and_gpus() -> None:
+    rows = "high||||||cpu=64,gres/gpu=16,mem=1T,node=2|node=4||gres/gpu:h100=8\n"
+    assert limits_of(SlurmSpec(qos="high", cpus_per_task=8), qos=rows) == {
+        "GrpTRES node=2 of the QOS high": (2, None),
+        "GrpTRES gres/gpu=16 of the QOS high": (None, 16),
+        "GrpTRES cpu=64 of the QOS high": (8, None),
+        "MaxTRES node=4 of the QOS high": (4, None),
+    }
+    asked_for_none = limits_of(SlurmSpec(qos="high", gpu_flag=GpuFlag.NONE), qos=rows)
+    assert "GrpTRES gres/gpu=16 of the QOS high" not in asked_for_none
+
+
+def test_the_associations_size_limits_count_where_no_qos_sets_one() -> None:
+    accounts = "private|root|||\nprivate|dept|root||node=6\nprivate|sweep|dept||gres/gpu=8\n"
+    user = user_rows(group="node=3", job="node=2")
+    of_user = "of this user in the account sweep"
+    assert limits_of(SlurmSpec(qos="normal"), user=user, accounts=accounts) == {
+        f"GrpTRES node=3 {of_user}": (3, None),
+        "GrpTRES node=6 of the account dept": (6, None),
+        "GrpTRES gres/gpu=8 of the account sweep": (None, 8),
+        f"MaxTRES node=2 {of_user}": (2, None),
+    }
+    qos = "normal||||||node=9|||\n"
+    found = limits_of(SlurmSpec(qos="normal"), user=user, accounts=accounts, qos=qos)
+    assert {name for name in found if "node" in name} == {
+        "GrpTRES node=9 of the QOS normal",
+        f"MaxTRES node=2 {of_user}",
+    }
+    assert limits_of(user=user, config=golden("config").replace("associations,limits,qos", "associations")) == {}
+
+
 # --- limits on submitted jobs
 
 
@@ -159,27 +205,27 @@ def test_jobs_count_against_a_partitions_qos_by_their_partition_and_by_their_qos
 
 
 def test_what_an_account_may_have_counts_everybodys_jobs_in_it() -> None:
-    qos = "high||3|||\n"
+    qos = "high||3|||||||\n"
     everyone = "high|sweep|debug\nhigh|other|debug\nlow|sweep|debug\n"
     assert ask(SlurmSpec(qos="high"), qos=qos, queue="", everyone=everyone).free_tasks == 2
 
 
 def test_a_limit_on_the_account_within_a_qos_overrides_the_association_too() -> None:
     """Tried with Slurm 22.05: MaxSubmitJobsPerAccount=5, MaxSubmitJobs=2: five were taken."""
-    assert ask(SlurmSpec(qos="high"), qos="high||5|||\n", user=user_rows(submit="2"), everyone="").free_tasks == 5
+    assert ask(SlurmSpec(qos="high"), qos="high||5|||||||\n", user=user_rows(submit="2"), everyone="").free_tasks == 5
 
 
 def test_a_group_limit_of_the_qos_overrides_that_of_the_account() -> None:
     """Tried with Slurm 22.05: GrpSubmitJobs=4 of the QOS and 2 of the account: four were taken."""
-    accounts = "private|sweep|root|2\n"
+    accounts = "private|sweep|root|2|\n"
     values = {"accounts": accounts, "user": user_rows(submit=""), "everyone": "high|other|debug\n", "queue": ""}
-    assert ask(SlurmSpec(qos="high"), qos="high|||4||\n", **values).free_tasks == 3
-    assert ask(SlurmSpec(qos="high"), qos="high|||||\n", **values).free_tasks == 2
+    assert ask(SlurmSpec(qos="high"), qos="high|||4||||||\n", **values).free_tasks == 3
+    assert ask(SlurmSpec(qos="high"), qos="high|||||||||\n", **values).free_tasks == 2
 
 
 def test_a_group_limit_counts_the_accounts_below_and_the_tightest_of_those_above_is_taken() -> None:
     accounts = (
-        "private|root||10\nprivate|dept|root|6\nprivate|sweep|dept|\nprivate|other|dept|\nelsewhere|sweep|root|1\n"
+        "private|root||10|\nprivate|dept|root|6|\nprivate|sweep|dept||\nprivate|other|dept||\nelsewhere|sweep|root|1|\n"
     )
     everyone = "normal|other|debug\n" * 2 + "normal|sweep|debug\n" + "normal|root|debug\n" * 6
     assert ask(accounts=accounts, user=user_rows(submit=""), everyone=everyone).free_tasks == 1
@@ -187,7 +233,9 @@ def test_a_group_limit_counts_the_accounts_below_and_the_tightest_of_those_above
 
 
 def test_accounts_that_are_each_others_parents_end_too() -> None:
-    assert ask(accounts="private|sweep|b|7\nprivate|b|sweep|\n", user=user_rows(submit=""), everyone="").free_tasks == 7
+    assert (
+        ask(accounts="private|sweep|b|7|\nprivate|b|sweep||\n", user=user_rows(submit=""), everyone="").free_tasks == 7
+    )
 
 
 def test_more_in_the_queue_than_is_allowed_leaves_none() -> None:
@@ -202,7 +250,7 @@ def test_without_enforcement_limits_are_only_words_and_the_database_is_not_asked
 
 
 def test_without_a_limit_nothing_is_counted() -> None:
-    site, commands = site_of(user=user_rows(submit=""), accounts="private|sweep|root|\n")
+    site, commands = site_of(user=user_rows(submit=""), accounts="private|sweep|root||\n")
     assert site.site().free_tasks is None
     assert not {"queue", "everyone"} & set(commands.calls)
 
@@ -258,7 +306,7 @@ def test_the_longest_walltime(spec: SlurmSpec, minutes: int | None) -> None:
 
 
 def test_a_qos_can_free_a_job_from_the_partitions_walltime() -> None:
-    assert ask(SlurmSpec(qos="high"), qos="high||||7-00:00:00|PartitionTimeLimit\n").max_walltime_min == 7 * 1440
+    assert ask(SlurmSpec(qos="high"), qos="high||||7-00:00:00|PartitionTimeLimit||||\n").max_walltime_min == 7 * 1440
 
 
 @pytest.mark.parametrize(

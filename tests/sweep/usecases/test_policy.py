@@ -14,7 +14,7 @@ from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
 from sweep.core.record import Progress
 from sweep.core.restraint import gpu_hours_committed
-from sweep.core.site import Site
+from sweep.core.site import Site, SizeLimit
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from tests.fakes import tiny_cell
@@ -459,6 +459,17 @@ def test_exclusion_never_leaves_too_few_nodes_nor_names_one_that_is_unknown(worl
     assert world.reporter.submissions[-1][0].exclude == ()
 
 
+def test_a_cell_above_a_limit_of_the_cluster_is_not_submitted_to_wait_for_ever(world: World) -> None:
+    fits, above = _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=2))
+    world.scheduler.limits = Site(size_limits=(SizeLimit(name="GrpTRES node=1 of the QOS normal", nodes=1),))
+    now = world.run_to_the_end().watch(lambda _: None)
+    assert {action.cell_id: action.kind for action in now.actions} == {fits: ActionKind.DONE, above: ActionKind.PAUSED}
+    (skipped,) = [event for event in world.ledger.events() if isinstance(event, Skipped)]
+    assert (skipped.kind, skipped.repeats) == ("over_limit", ((above, 1),))
+    assert skipped.reason == "it needs 2 nodes x 1 GPUs; GrpTRES node=1 of the QOS normal never lets it run"
+    assert exit_code(now) == 1
+
+
 def test_a_job_that_would_wait_for_ever_is_ended_with_the_reason(world: World) -> None:
     _cells(world, tiny_cell())
     orchestrator = world.orchestrator()
@@ -594,6 +605,38 @@ def test_the_watchdog_does_not_count_while_a_job_is_suspended(world: World) -> N
     world.clock.sleep(1)
     orchestrator.step()
     assert world.scheduler.cancelled == [job]
+
+
+def test_a_job_that_waits_longer_than_the_user_lets_it_is_ended_with_the_schedulers_reason(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.policy = replace(CALM, pending_limit_h=2.0)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "PENDING", reason="QOSGrpNodeLimit")
+    world.clock.sleep(2 * 3600 - 1)
+    orchestrator.step()
+    assert world.scheduler.cancelled == []
+    world.clock.sleep(1)
+    world.orchestrator().step()
+    assert world.scheduler.cancelled == [job], "who takes over counts on"
+    world.clock.sleep(CLUSTER.result_grace_s)
+    (action,) = world.orchestrator().step().actions
+    assert (action.kind, action.outcome) == (ActionKind.GIVE_UP, Outcome.REJECTED_BY_SCHEDULER)
+    assert "it waited for more than policy.pending_limit_h=2: QOSGrpNodeLimit" in action.reason
+
+
+def test_what_can_be_done_about_a_job_that_is_held_is_said_once(world: World) -> None:
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "PENDING", reason="(JobHeldUser)")
+    for _ in range(3):
+        orchestrator.step()
+        world.clock.sleep(10)
+    (note,) = world.reporter.notes
+    assert "its user held it: `scontrol release JOB`" in note
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OOM_DEVICE, Outcome.CANCELLED, Outcome.SUCCEEDED])
