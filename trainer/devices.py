@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from trainer import node
+from trainer import nccl, node
 from trainer.clock import CudaClock, HostClock
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ class Compute(Protocol):
 
     device: torch.device
     backend: str
+    raises_timeouts: bool
+    """Whether a collective that does not end becomes an exception by itself."""
+
+    def communication_error(self) -> str:
+        """What went wrong in the background; empty where nothing has. Does not wait."""
+        ...
 
     def name(self) -> str:
         """What the driver calls it (on a CPU: the processor's name)."""
@@ -58,9 +64,14 @@ class CpuCompute:
     """A share of the host's cores; collectives through gloo."""
 
     backend = "gloo"
+    raises_timeouts = True
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
+
+    def communication_error(self) -> str:
+        """Gloo raises what it meets."""
+        return ""
 
     def name(self) -> str:
         """The processor's name, as Linux gives it."""
@@ -92,10 +103,16 @@ class CudaCompute:
     """One GPU; collectives through NCCL."""
 
     backend = "nccl"
+    raises_timeouts = False
 
     def __init__(self, local_rank: int) -> None:
+        nccl.prepare(os.environ)
         self.device = torch.device("cuda", local_rank)
         torch.cuda.set_device(self.device)
+
+    def communication_error(self) -> str:
+        """What NCCL's watchdog has noted."""
+        return nccl.error(nccl.backends())
 
     def name(self) -> str:
         """The driver's name for the device."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sweep.core.attempt import ErrorClass, RankError
+from sweep.core.error_text import classify_text
 from sweep.core.record import rank_error, render_error
 from trainer.files import publish
 
@@ -29,28 +29,6 @@ EXIT_FAILED = 1
 EXIT_REFUSED = 2
 # What ends a run from outside: an agent's or a scheduler's signal, or Ctrl-C.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-# The first line that fits decides: NCCL reports a device's error, or its lack of memory, as one of its own, so what is
-# more specific stands first. Patterns are searched in "qualified class name: message".
-CLASSIFICATION: tuple[tuple[ErrorClass, re.Pattern[str]], ...] = tuple(
-    (error_class, re.compile(pattern, re.IGNORECASE))
-    for error_class, pattern in (
-        (ErrorClass.OOM_HOST, r"^(builtins\.)?MemoryError\b|_ArrayMemoryError"),
-        (ErrorClass.OOM_HOST, r"DefaultCPUAllocator: (can't|not enough)|Cannot allocate memory"),
-        (ErrorClass.OOM_DEVICE, r"OutOfMemoryError|(CUDA|HIP) out of memory"),
-        (ErrorClass.OOM_DEVICE, r"Cuda(Error)?.{0,30}out of memory|CU(BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED"),
-        (ErrorClass.EXCEPTION, r"device-side assert triggered"),
-        (ErrorClass.DEVICE, r"illegal memory access|illegal instruction|misaligned address|\bECC\b|\bXid\b"),
-        (ErrorClass.DEVICE, r"fallen off the bus|fell off the bus|GPU is lost|unspecified launch failure"),
-        (ErrorClass.DEVICE, r"(devices are|device is) busy or unavailable|No CUDA GPUs are available"),
-        (ErrorClass.DEVICE, r"CUDA unknown error|hardware stack error"),
-        (ErrorClass.COMMUNICATION, r"Dist(Network|Store|Backend)Error"),
-        (ErrorClass.COMMUNICATION, r"\bNCCL\b|ncclRemoteError|ncclSystemError|ncclInternalError"),
-        (ErrorClass.COMMUNICATION, r"\bgloo\b|Connection (closed by|reset by|refused)|Broken pipe|socket timeout"),
-        (ErrorClass.COMMUNICATION, r"Watchdog caught collective|Timed out waiting \d+ms|wait timeout after"),
-        (ErrorClass.COMMUNICATION, r"client socket has timed out"),
-    )
-)
 
 # Errors that another rank, or someone outside, caused: of each node one such file is enough.
 _CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
@@ -69,14 +47,6 @@ def classify(error: BaseException) -> ErrorClass:
     return ErrorClass.EXCEPTION
 
 
-def classify_text(text: str) -> ErrorClass:
-    """The kind of an error by its class name and message; what no line of the table fits is an exception."""
-    for error_class, pattern in CLASSIFICATION:
-        if pattern.search(text):
-            return error_class
-    return ErrorClass.EXCEPTION
-
-
 def qualified_name(error: BaseException) -> str:
     """Module and name of an exception's class."""
     return f"{type(error).__module__}.{type(error).__qualname__}"
@@ -90,11 +60,20 @@ class Whereabouts:
         step: The step that is running; None before the first.
         memory_bytes: Answers how much device memory is allocated; None where there is no device.
         is_done: The result is written: what happens from now on is no failure of the run.
+        phase: What the rank is doing.
+        n_phases: How many phases have begun.
     """
 
     step: int | None = None
     memory_bytes: Callable[[], int | None] = field(default=lambda: None)
     is_done: bool = False
+    phase: str = "starting"
+    n_phases: int = 0
+
+    def begins(self, phase: str) -> None:
+        """Note what comes now."""
+        self.phase = phase
+        self.n_phases += 1
 
 
 class Reporter:
@@ -216,15 +195,16 @@ class StopWatcher:
 
 
 class HangWatcher:
-    """Ends a rank whose steps stop ending, which on a GPU nobody else does in time.
+    """Ends a rank that gets no further, which on a GPU nobody else does in time.
 
-    NCCL's own watchdog aborts the process when a collective runs into its time-out, and an aborted process leaves no
-    error file. This one asks how many steps have ended and speaks a little earlier.
+    NCCL raises nothing in the main thread, which waits for the device, or in torch's code, while a peer is lost: in a
+    step, and as well while groups are formed or closed. This asks how far the rank is, and what NCCL has noted.
 
     Args:
-        reporter: Writes the error file.
+        reporter: Writes the error file; its whereabouts say what the rank is doing.
         n_done: Answers, without waiting, how many steps have ended.
-        limit_s: Seconds without a further step that are too many.
+        limit_s: Seconds without a further step, or phase, that are too many.
+        error: Answers, without waiting, what went wrong in the background; empty where nothing has.
         period_s: Seconds between two questions.
         end: Ends the process with an exit code.
     """
@@ -238,12 +218,14 @@ class HangWatcher:
         n_done: Callable[[], int],
         *,
         limit_s: float,
+        error: Callable[[], str] = str,
         period_s: float = 1.0,
         end: Callable[[int], object] | None = None,
     ) -> None:
         self._reporter = reporter
         self._n_done = n_done
         self._limit_s = limit_s
+        self._error = error
         self._period_s = period_s
         self._end = end or leave
         self._over = threading.Event()
@@ -258,22 +240,47 @@ class HangWatcher:
         self._over.set()
 
     def _watch(self) -> None:
-        n_before, since = self._n_done(), time.monotonic()
+        before, since = (-1, -1), time.monotonic()
         while not self._over.wait(self._period_s):
-            n_now, now = self._n_done(), time.monotonic()
-            if n_now != n_before:
-                n_before, since = n_now, now
+            now = time.monotonic()
+            try:
+                error, progress = self._error(), self._progress()
+            except Exception as raised:  # after an error of the device every question about it raises that error
+                self._give_main_thread_time()
+                self._reporter.exception(raised)
+                self._leave()
+                return
+            if error:
+                self._give_main_thread_time()
+                self._give_up(error)
+                return
+            if progress != before:
+                before, since = progress, now
             elif now - since > self._limit_s:
-                self._give_up(now - since)
+                self._give_up(self._hang(now - since))
                 return
 
-    def _give_up(self, waited_s: float) -> None:
-        self._reporter.report(
-            ErrorClass.COMMUNICATION,
-            f"no step has ended for {waited_s:.0f} s: a collective hangs, or a peer is lost. "
-            "If a step really takes that long, raise trainer.comm_timeout_s.",
+    def _give_main_thread_time(self) -> None:
+        """It may meet a more specific form of the error, and reports it then."""
+        self._over.wait(self._period_s)
+
+    def _progress(self) -> tuple[int, int]:
+        return self._reporter.whereabouts.n_phases, self._n_done()
+
+    def _hang(self, waited_s: float) -> str:
+        phase = self._reporter.whereabouts.phase
+        return (
+            f"{phase}: nothing has ended for {waited_s:.0f} s: a collective hangs, or a peer is lost. "
+            "If it really takes that long, raise trainer.comm_timeout_s."
         )
-        self._end(EXIT_FAILED)
+
+    def _give_up(self, message: str) -> None:
+        self._reporter.report(ErrorClass.COMMUNICATION, message)
+        self._leave()
+
+    def _leave(self) -> None:
+        # With its result written a rank has nothing to fail at any more.
+        self._end(0 if self._reporter.whereabouts.is_done else EXIT_FAILED)
 
 
 # How often a process's threads are listed anew because one of them ended meanwhile.

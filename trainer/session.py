@@ -17,7 +17,7 @@ from sweep.core.cell import SYNTHETIC
 from sweep.core.environment import relevant
 from trainer import console, devices, emit, precision, tokens_file, versions
 from trainer.data import Share, source_of, stream
-from trainer.failure import HangWatcher
+from trainer.failure import HangWatcher, Whereabouts
 from trainer.loop import Trainee, train
 from trainer.mesh import build_mesh, data_rank, sizes
 from trainer.node import bind
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sweep.core.cell import Cell
     from sweep.core.record import CellFile
-    from trainer.failure import Reporter, Whereabouts
+    from trainer.failure import Reporter
     from trainer.loop import Observed
     from trainer.node import Binding
     from trainer.parallelize import Parallelized
@@ -59,48 +59,62 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
     binding = bind(cell.trainer.bind, compute.pci_bus_id())
     if compute.device.type == "cuda":
         whereabouts.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)
-    with process_group(compute, ranks, cell.trainer.comm_timeout_s):
-        n_threads = _share_cores(cell, compute, ranks)
-        model = build(cell, compute, ranks)
-        if ranks.rank == 0:
-            _announce(cell, compute, model, ranks)
-        watch = Watch(compute, whereabouts)
-        data = _data(cell, ranks)
-        with _hang_watcher(cell, compute, reporter, watch):
+    watch = Watch(compute, whereabouts)
+    # Around the process group too: NCCL forms its groups, and closes them, with as little to say as in a step.
+    with _hang_watcher(cell, compute, reporter, watch):
+        whereabouts.begins("forming the process group")
+        with process_group(compute, ranks, cell.trainer.comm_timeout_s):
+            n_threads = _share_cores(cell, compute, ranks)
+            model = build(cell, compute, ranks, whereabouts)
+            if ranks.rank == 0:
+                _announce(cell, compute, model, ranks)
+            whereabouts.begins("reading the token file")
+            data = _data(cell, ranks)
+            whereabouts.begins("training")
             observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
+            if error := compute.communication_error():
+                # What waited for an aborted communicator went on without its data.
+                raise dist.DistBackendError(error)
+            whereabouts.begins("gathering what the ranks saw")
             facts = gather(_facts(ranks, compute, observed, watch.telemetry, binding), ranks)
-        if facts is not None:
-            found = versions.versions(watch.driver_version())
-            described = emit.RunFacts(
-                file=file,
-                restart=ranks.restart,
-                started_at=started_at,
-                ended_at=time.time(),
-                n_params=model.n_params,
-                versions=found,
-                fingerprint_fields=versions.fingerprint_fields(
-                    found,
-                    device_name=emit.device_name(facts),
-                    sources=versions.source_hash(),
-                    data=f"sha256:{data['sha256']}" if data else None,
-                    uses_torchao=precision.uses_torchao(cell),
-                ),
-                environment=relevant(os.environ),
-                extra={
-                    "threads_per_rank": n_threads,
-                    "data": data,
-                    "node_order": emit.node_order(facts),
-                    "telemetry_by_rank": emit.readings(facts),
-                    "binding_by_rank": emit.bindings(facts),
-                    "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
-                    "pipeline_split": [str(part) for part in model.split],
-                },
-            )
-            steps = emit.merge_steps(file, facts)
-            result = emit.build_result(described, facts, steps)
-            emit.write_records(folder, steps, result)
-            console.say(console.ending(result, steps))
-        whereabouts.is_done = True
+            whereabouts.begins("writing the records")
+            if facts is not None:
+                found = versions.versions(watch.driver_version())
+                described = emit.RunFacts(
+                    file=file,
+                    restart=ranks.restart,
+                    started_at=started_at,
+                    ended_at=time.time(),
+                    n_params=model.n_params,
+                    versions=found,
+                    fingerprint_fields=versions.fingerprint_fields(
+                        found,
+                        device_name=emit.device_name(facts),
+                        sources=versions.source_hash(),
+                        data=f"sha256:{data['sha256']}" if data else None,
+                        uses_torchao=precision.uses_torchao(cell),
+                    ),
+                    environment=relevant(os.environ),
+                    extra={
+                        "threads_per_rank": n_threads,
+                        "data": data,
+                        "node_order": emit.node_order(facts),
+                        "telemetry_by_rank": emit.readings(facts),
+                        "binding_by_rank": emit.bindings(facts),
+                        "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
+                        "pipeline_split": [str(part) for part in model.split],
+                    },
+                )
+                _write(folder, described, facts)
+            whereabouts.is_done = True
+            whereabouts.begins("closing the process group")
+
+
+def _write(folder: Path, described: emit.RunFacts, facts: list[emit.RankFacts]) -> None:
+    steps = emit.merge_steps(described.file, facts)
+    result = emit.build_result(described, facts, steps)
+    emit.write_records(folder, steps, result)
+    console.say(console.ending(result, steps))
 
 
 def _data(cell: Cell, ranks: Ranks) -> dict[str, str | int] | None:
@@ -135,10 +149,13 @@ def process_group(compute: devices.Compute, ranks: Ranks, timeout_s: float) -> I
     dist.destroy_process_group()
 
 
-def build(cell: Cell, compute: devices.Compute, ranks: Ranks) -> Parallelized:
-    """The model of the cell over the mesh of all ranks."""
+def build(cell: Cell, compute: devices.Compute, ranks: Ranks, whereabouts: Whereabouts | None = None) -> Parallelized:
+    """The model of the cell over the mesh of all ranks; says where it is meanwhile."""
     sizes(cell.parallelism, ranks.world_size)
+    whereabouts = whereabouts or Whereabouts()
+    whereabouts.begins("forming the mesh's groups")
     mesh = build_mesh(cell.parallelism, ranks.world_size, compute.device.type) if ranks.world_size > 1 else None
+    whereabouts.begins("building the model")
     return parallelize(cell, mesh, compute.device)
 
 
@@ -186,10 +203,10 @@ def _hang_watcher(
     cell: Cell, compute: devices.Compute, reporter: Reporter, watch: Watch
 ) -> contextlib.AbstractContextManager[object]:
     """Gloo raises an exception at its time-out; NCCL needs a watcher."""
-    if compute.backend == "gloo":
+    if compute.raises_timeouts:
         return contextlib.nullcontext()
     limit_s = HangWatcher.SHARE_OF_TIMEOUT * cell.trainer.comm_timeout_s
-    return HangWatcher(reporter, watch.clock.n_ended, limit_s=limit_s)
+    return HangWatcher(reporter, watch.clock.n_ended, limit_s=limit_s, error=compute.communication_error)
 
 
 def _share_cores(cell: Cell, compute: devices.Compute, ranks: Ranks) -> int:

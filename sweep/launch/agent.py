@@ -24,7 +24,7 @@ def main() -> None:
         failures = getattr(error, "failures", None)
         if isinstance(failures, dict):
             exits = [
-                RankExit(rank=rank, exit_code=failure.exitcode, time=failure.timestamp)
+                RankExit(rank=rank, exit_code=failure.exitcode, time=failure.timestamp, local_rank=failure.local_rank)
                 for rank, failure in failures.items()
             ]
             publish(file, render(exits))

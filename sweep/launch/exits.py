@@ -1,15 +1,21 @@
-"""Ranks that a signal ended, and so could say nothing: which, by what, and what kind of error that is."""
+"""Ranks that a signal ended, and so could say nothing: which, by what, and what kind of error that is.
+
+On a GPU an abort is not always the rank's own fault: what watches NCCL throws a lost peer's or the device's error where
+nobody can catch it, and prints it. So the last words of a rank that aborted are read here, beside it; the orchestrator
+needs no log.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import ErrorClass
+from sweep.core.error_text import classify_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +30,7 @@ _CRASHES: Mapping[signal.Signals, str] = {
 }
 _SAID_BY_AGENT_S = 5.0
 """Ranks that end later than this after the first one were ended by torchrun because of it."""
+_LAST_WORDS_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +41,13 @@ class RankExit:
         rank: Global rank.
         exit_code: Its exit code; negative: the signal that ended it.
         time: Unix time at which torchrun noticed, in whole seconds.
+        local_rank: Rank on its node.
     """
 
     rank: int
     exit_code: int
     time: float
+    local_rank: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,13 +77,46 @@ def read(path: Path) -> list[RankExit]:
     return []
 
 
-def explain(exits: Sequence[RankExit], has_spoken: Callable[[int], bool], *, counts_kills: bool) -> Explanation | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Witness:
+    """What can be known of ranks of GPUs that aborted, beside the signal.
+
+    Attributes:
+        last_words: The last lines of the aborted ranks' standard error, by rank.
+        peers_lost_at: Unix times at which other ranks reported lost communication.
+    """
+
+    last_words: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    peers_lost_at: Sequence[float] = ()
+
+
+def last_words(log_dir: Path, exits: Iterable[RankExit]) -> dict[int, Sequence[str]]:
+    """The last lines that aborted ranks wrote to standard error, out of torchrun's copies."""
+    return {each.rank: _tail(log_dir, each.local_rank) for each in exits if each.exit_code == -signal.SIGABRT}
+
+
+def _tail(log_dir: Path, local_rank: int) -> list[str]:
+    for path in log_dir.glob(f"*/attempt_*/{local_rank}/stderr.log"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LAST_WORDS_BYTES))
+            return file.read().decode(errors="replace").splitlines()
+    return []
+
+
+def explain(
+    exits: Sequence[RankExit],
+    has_spoken: Callable[[int], bool],
+    *,
+    counts_kills: bool,
+    witness: Witness | None = None,
+) -> Explanation | None:
     """What to report of the ranks that a signal ended before they could report anything themselves.
 
     Args:
         exits: Ranks of the node that failed.
         has_spoken: Whether a rank left an error file.
         counts_kills: Whether the kernel counts kills for want of memory; it has counted none meanwhile.
+        witness: What else is known of an abort; None where ranks are on CPUs, and it is the code's own.
 
     Returns:
         A crash before a kill, which may have followed from it; None where no signal ended a silent rank.
@@ -87,6 +129,8 @@ def explain(exits: Sequence[RankExit], has_spoken: Callable[[int], bool], *, cou
             numbers = ", ".join(str(each.rank) for each in sorted(ended, key=lambda each: each.rank))
             subject = f"rank {numbers} was" if len(ended) == 1 else f"ranks {numbers} were"
             error_class, meaning = _meaning(number, counts_kills=counts_kills)
+            if number == signal.SIGABRT and witness is not None:
+                error_class, meaning = _meaning_of_abort(ended, witness)
             return Explanation(
                 error_class=error_class,
                 message=f"{subject} ended by {number.name}: {meaning}",
@@ -102,6 +146,21 @@ def explain_agent(exit_code: int, program: str, *, counts_kills: bool) -> Explan
     number = signal.Signals(-exit_code)
     error_class, meaning = _meaning(number, counts_kills=counts_kills)
     return Explanation(error_class=error_class, message=f"{program} was ended by {number.name}: {meaning}")
+
+
+def _meaning_of_abort(ended: Sequence[RankExit], witness: Witness) -> tuple[ErrorClass, str]:
+    """A cause that a rank printed, before one that none did, before a peer that was lost."""
+    told = [classify_lines(witness.last_words.get(each.rank, ())) for each in ended]
+    causes = [each for each in told if each is not None and each[0] is not ErrorClass.COMMUNICATION]
+    if causes:
+        return causes[0][0], f"the last lines of its log say: {causes[0][1]}"
+    lost = [each for each in told if each is not None]
+    if lost and len(lost) == len(told):
+        return lost[0][0], f"the last lines of its log say: {lost[0][1]}"
+    # An abort makes its peers lose it, so that only those that had lost somebody before tell anything.
+    if any(at < min(each.time for each in ended) for at in witness.peers_lost_at):
+        return ErrorClass.COMMUNICATION, "after another rank had reported lost communication"
+    return ErrorClass.EXCEPTION, _CRASHES[signal.SIGABRT]
 
 
 def _meaning(number: signal.Signals, *, counts_kills: bool) -> tuple[ErrorClass, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -17,14 +18,25 @@ from typing import TYPE_CHECKING
 from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.environment import relevant
 from sweep.core.node_command import EXITS_FILE
-from sweep.core.record import ATTEMPT_FILE, CELL_FILE, AttemptFile, node_error, node_log, rank_error, render_error
+from sweep.core.record import (
+    ATTEMPT_FILE,
+    CELL_FILE,
+    ERROR_GLOB,
+    AttemptFile,
+    RecordError,
+    node_error,
+    node_log,
+    parse_error,
+    rank_error,
+    render_error,
+)
 from sweep.core.sources import SOURCE_PACKAGES, hash_sources, is_source
 from sweep.core.spec import Runner
-from sweep.launch.exits import explain, explain_agent, read
+from sweep.launch.exits import Witness, explain, explain_agent, last_words, read
 from sweep.launch.memory import oom_kills
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sweep.core.node_command import Node
     from sweep.launch.exits import RankExit
@@ -80,6 +92,7 @@ class Launcher:
         try:
             code = self._run(supervisor, log_dir)
             exits = read(Path(log_dir) / EXITS_FILE)
+            spoken = last_words(Path(log_dir), exits)
         finally:
             shutil.rmtree(log_dir, ignore_errors=True)
         killed = (oom_kills() or 0) - (killed_before or 0)
@@ -89,7 +102,7 @@ class Launcher:
         elif supervisor.stopped_by is not None and code != 0:
             self._report(*_stopped(supervisor.stopped_by))
         elif code != 0:
-            self._explain(code, exits, counts_kills=killed_before is not None)
+            self._explain(code, exits, spoken, counts_kills=killed_before is not None)
         self._end(code, supervisor.stopped_by)
         return _exit_code(code, supervisor.stopped_by)
 
@@ -124,14 +137,31 @@ class Launcher:
             self._report(ErrorClass.EXCEPTION, f"{command[0]} cannot be started: {error}")
             return 127
 
-    def _explain(self, code: int, exits: list[RankExit], *, counts_kills: bool) -> None:
+    def _explain(
+        self, code: int, exits: list[RankExit], spoken: Mapping[int, Sequence[str]], *, counts_kills: bool
+    ) -> None:
         """Report what ranks could not: those that a signal ended, or that fell with their agent."""
+        witness = None
+        if self._node.submission.device_type == "cuda":
+            witness = Witness(last_words=spoken, peers_lost_at=self._peers_lost_at())
         program = "torchrun" if self._node.submission.launch.runner is Runner.TORCHRUN else "the entry"
         found = explain(
-            exits, lambda rank: (self._folder / rank_error(rank)).exists(), counts_kills=counts_kills
+            exits,
+            lambda rank: (self._folder / rank_error(rank)).exists(),
+            counts_kills=counts_kills,
+            witness=witness,
         ) or explain_agent(code, program, counts_kills=counts_kills)
         if found is not None:
             self._report(found.error_class, found.message, found.time)
+
+    def _peers_lost_at(self) -> list[float]:
+        found = []
+        for path in self._folder.glob(ERROR_GLOB):
+            with contextlib.suppress(OSError, RecordError):
+                error = parse_error(path.read_text())
+                if error.error_class is ErrorClass.COMMUNICATION:
+                    found.append(error.time)
+        return found
 
     def _end(self, code: int, stopped_by: signal.Signals | None = None) -> None:
         self._record = replace(

@@ -1,6 +1,7 @@
 """Ranks and their ends: ``--fates 9,0`` sends signal 9 to rank 0 and lets rank 1 wait.
 
 -1 is an error of its own, once every rank that a signal ends is gone: torchrun would end it before its time.
+``--words`` is what rank 0 prints before, as standard error.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def _await_signalled(count: int) -> None:
 
 fates = [int(fate) for fate in sys.argv[sys.argv.index("--fates") + 1].split(",")]
 number = fates[int(os.environ.get("RANK", "0"))]
+if "--words" in sys.argv and os.environ.get("RANK", "0") == "0":
+    print(sys.argv[sys.argv.index("--words") + 1], file=sys.stderr, flush=True)
 if number > 0:
     os.kill(os.getpid(), number)
 if number < 0:

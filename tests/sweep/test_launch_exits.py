@@ -10,8 +10,8 @@ import pytest
 
 from sweep.core.attempt import ErrorClass, Evidence, JobReport, Outcome, Phase, RankError, judge
 from sweep.core.spec import Runner
-from sweep.launch.exits import RankExit, explain, explain_agent, read, render
-from tests.stubs.jobs import stub_launch, submission
+from sweep.launch.exits import RankExit, Witness, explain, explain_agent, read, render
+from tests.stubs.jobs import altered, stub_launch, submission
 from tests.sweep.test_launch import attempt_file, command, error_of, folder, launch, place, wait_for
 
 ENDED = JobReport(state="FAILED", phase=Phase.ENDED, exit_code=1)
@@ -75,6 +75,56 @@ def test_a_rank_that_has_spoken_is_not_spoken_for() -> None:
     assert explain([ended(0, -6)], lambda rank: True, counts_kills=True) is None
 
 
+# As torch words what its NCCL watchdog throws: the message, then a stack of frames.
+THROWN = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG ID 0 PG GUID 0 Rank 0] "
+)
+DIED = f"{THROWN}Process group watchdog thread terminated with exception: "
+FRAMES = "\nframe #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x80 (0x7f in libc10.so)" * 60
+WORDS = {
+    "a lost peer": (
+        f"{THROWN}NCCL error: remote process exited\nncclRemoteError: A call failed{FRAMES}",
+        "communication",
+    ),
+    "a device": (f"{DIED}CUDA error: an illegal memory access was encountered{FRAMES}", "device"),
+    "bad memory": (f"{DIED}CUDA error: uncorrectable ECC error encountered{FRAMES}", "device"),
+    "a failed assertion": ("NCCL version 2.27.5\npython: a.cpp:12: f(int): Assertion `x > 0' failed.", "exception"),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_an_abort_on_a_gpu_is_what_the_rank_printed_before_it(name: str) -> None:
+    text, expected = WORDS[name]
+    found = explain([ended(0, -6)], silent, counts_kills=True, witness=Witness(last_words={0: text.splitlines()}))
+    assert found is not None
+    assert found.error_class == expected
+    # A CPU's ranks raise what they meet; there an abort is the code's own.
+    told = explain([ended(0, -6)], silent, counts_kills=True)
+    assert told is not None
+    assert told.error_class is ErrorClass.EXCEPTION
+
+
+def test_of_ranks_that_aborted_the_one_that_names_a_cause_or_nothing_comes_before_those_that_lost_it() -> None:
+    lost, device, nothing = (WORDS[name][0].splitlines() for name in ("a lost peer", "a device", "a failed assertion"))
+    for words, expected in (
+        ({0: lost, 1: device}, ErrorClass.DEVICE),
+        ({0: lost, 1: nothing}, ErrorClass.EXCEPTION),
+        ({0: lost, 1: lost}, ErrorClass.COMMUNICATION),
+    ):
+        found = explain([ended(0, -6), ended(1, -6)], silent, counts_kills=True, witness=Witness(last_words=words))
+        assert found is not None
+        assert found.error_class is expected
+
+
+@pytest.mark.parametrize(("at", "expected"), [(97.0, ErrorClass.COMMUNICATION), (100.4, ErrorClass.EXCEPTION)])
+def test_a_silent_abort_follows_from_a_lost_peer_only_where_that_was_said_before(
+    at: float, expected: ErrorClass
+) -> None:
+    found = explain([ended(1, -6)], silent, counts_kills=True, witness=Witness(peers_lost_at=[at]))
+    assert found is not None
+    assert found.error_class is expected
+
+
 @pytest.mark.parametrize(("code", "named"), [(-9, True), (-11, True), (-15, False), (1, False), (0, False)])
 def test_an_agent_that_a_signal_ended_is_spoken_for_too(code: int, named: bool) -> None:
     found = explain_agent(code, "torchrun", counts_kills=True)
@@ -108,6 +158,19 @@ def test_ranks_that_a_signal_ended_under_torchrun_are_in_the_nodes_error_file(
     assert (error.error_class, error.rank, error.node_rank) == (error_class, None, 0)
     assert words in error.message
     assert attempt_file(folder(made)).exit_code == 1
+
+
+@pytest.mark.torchrun
+def test_the_last_words_of_a_gpus_rank_are_read_out_of_torchruns_copies(tmp_path: Path) -> None:
+    words, _ = WORDS["bad memory"]
+    entry = stub_launch("ends_itself", "--fates", "6,0", "--words", words, runner=Runner.TORCHRUN)
+    made = altered(submission(tmp_path, entry, gpus_per_node=2), device_type="cuda")
+    assert launch(made).returncode == 1
+    error = error_of(folder(made))
+    assert (error.error_class, error.node_rank) == (ErrorClass.DEVICE, 0)
+    assert "rank 0 was ended by SIGABRT" in error.message
+    assert "uncorrectable ECC" in error.message
+    assert judge(Evidence(has_result=False, report=ENDED, errors=[error])).outcome is Outcome.DEVICE_ERROR
 
 
 def test_an_entry_that_is_killed_is_in_it_too_and_one_that_fails_is_not(tmp_path: Path) -> None:

@@ -6,24 +6,26 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from sweep.core.attempt import ErrorClass
+from sweep.core.attempt import ErrorClass, RankError
+from sweep.core.error_text import CLASSIFICATION, classify_text
 from sweep.core.record import node_error, parse_error, rank_error, render_error
 from tests.commands import wait_for
+from trainer import nccl
 from trainer.failure import (
-    CLASSIFICATION,
     EXIT_FAILED,
     HangWatcher,
     Reporter,
     Whereabouts,
     classify,
-    classify_text,
     living_children,
 )
 from trainer.ranks import Ranks
@@ -168,7 +170,7 @@ def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None
         ended.set()
 
     done = iter([0, 1, 2, 3])
-    reporter = Reporter(tmp_path, ranks(0), Whereabouts(step=3))
+    reporter = Reporter(tmp_path, ranks(0), Whereabouts(step=3, phase="training"))
     began = time.monotonic()
     with HangWatcher(reporter, lambda: next(done, 3), limit_s=0.2, period_s=0.01, end=end):
         assert ended.wait(10)
@@ -176,7 +178,86 @@ def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None
     assert codes == [EXIT_FAILED]
     error = parse_error((tmp_path / rank_error(0)).read_text())
     assert (error.error_class, error.step) == (ErrorClass.COMMUNICATION, 3)
-    assert "no step has ended" in error.message
+    assert error.message.startswith("training: nothing has ended for ")
+
+
+def gave_up(folder: Path, reporter: Reporter, **asked: Callable[[], object]) -> tuple[int, RankError | None]:
+    """Exit code and error of a rank whose watcher gives up."""
+    codes: list[int] = []
+    ended = threading.Event()
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    questions: dict[str, Any] = {"n_done": lambda: 0, **asked}
+    with HangWatcher(reporter, limit_s=0.1, period_s=0.01, end=end, **questions):
+        assert ended.wait(10)
+    path = folder / rank_error(0)
+    return codes[0], parse_error(path.read_text()) if path.exists() else None
+
+
+def test_what_nccl_notes_in_the_background_is_said_though_steps_go_on(tmp_path: Path) -> None:
+    counted = iter(range(10**6))
+    reporter = Reporter(tmp_path, ranks(0), Whereabouts())
+    code, error = gave_up(tmp_path, reporter, n_done=lambda: next(counted), error=lambda: "NCCL reports an error")
+    assert error is not None
+    assert (code, error.error_class, error.message) == (
+        EXIT_FAILED,
+        ErrorClass.COMMUNICATION,
+        "NCCL reports an error",
+    )
+
+
+def test_a_device_that_answers_with_its_error_is_said_with_its_kind(tmp_path: Path) -> None:
+    def n_done() -> int:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    code, error = gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts()), n_done=n_done)
+    assert error is not None
+    assert (code, error.error_class) == (EXIT_FAILED, ErrorClass.DEVICE)
+
+
+def test_a_rank_whose_result_is_written_ends_well_though_its_groups_do_not_close(tmp_path: Path) -> None:
+    assert gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts(is_done=True))) == (0, None)
+
+
+def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path) -> None:
+    codes: list[int] = []
+    whereabouts = Whereabouts()
+    with HangWatcher(Reporter(tmp_path, ranks(0), whereabouts), int, limit_s=0.5, period_s=0.01, end=codes.append):
+        for _ in range(10):
+            whereabouts.begins("another")
+            time.sleep(0.1)
+    assert codes == []
+
+
+@dataclass
+class FakeBackend:
+    name: str
+
+    def get_error(self) -> FakeBackend:
+        return self
+
+
+def test_an_nccl_backend_says_what_kind_of_error_it_has_met() -> None:
+    well = FakeBackend("SUCCESS")
+    assert nccl.error([]) == nccl.error([well, well]) == ""
+    assert "time-out" in nccl.error([well, FakeBackend("TIMEOUT")])
+    assert nccl.error([FakeBackend("NEW")]) == "NEW"
+    kinds: Any = torch._C._distributed_c10d.ErrorType  # type: ignore[attr-defined]  # not in torch's stubs
+    for kind in kinds.__members__:
+        assert kind == "SUCCESS" or " " in nccl.error([FakeBackend(kind)])
+
+
+def test_nccl_notes_errors_instead_of_aborting_unless_the_user_says_otherwise() -> None:
+    environ: dict[str, str] = {}
+    nccl.prepare(environ)
+    assert environ == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
+    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
+        said = {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
+        nccl.prepare(said)
+        assert said == {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
 
 
 def test_steps_that_go_on_ending_are_left_alone(tmp_path: Path) -> None:

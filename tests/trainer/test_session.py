@@ -1,0 +1,80 @@
+"""A rank that hangs outside its steps is ended too, where no collective raises its time-out (as with NCCL)."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from sweep.core.attempt import ErrorClass
+from sweep.core.record import RESULT_FILE, parse_error, rank_error
+from tests.trainer.cells import cell, cell_file
+
+pytestmark = pytest.mark.slow
+
+# What hangs, and what the rank says that it was doing.
+PHASES = {
+    "process_group": "forming the process group",
+    "build_mesh": "forming the mesh's groups",
+    "parallelize": "building the model",
+    "_data": "reading the token file",
+    "fit": "training",
+    "gather": "gathering what the ranks saw",
+    "_write": "writing the records",
+    "closing": "closing the process group",
+}
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["trainer.session"])
+
+
+def _hang(*_arguments: object, **_named: object) -> NoReturn:
+    while True:
+        time.sleep(60)
+
+
+def _run(what: str, folder: Path) -> None:
+    """One rank, on a CPU that pretends not to raise time-outs, in which one thing hangs."""
+    from trainer import devices, session
+    from trainer.failure import Reporter, Whereabouts
+    from trainer.ranks import Ranks
+
+    @contextlib.contextmanager
+    def group(*_arguments: object) -> Iterator[None]:
+        yield
+        if what == "closing":
+            _hang()
+
+    module: Any = session
+    module.process_group = group
+    module._share_cores = lambda *_: 1
+    module.gather = lambda facts, ranks: [facts]
+    if what != "closing":
+        setattr(module, what, _hang)
+    devices.CpuCompute.raises_timeouts = False
+    n_ranks = 2 if what == "build_mesh" else 1
+    ranks = Ranks(world_size=n_ranks, local_world_size=n_ranks)
+    file = cell_file(cell(gpus=n_ranks, trainer={"comm_timeout_s": 6.0}))
+    session.run(file, folder, ranks, Reporter(folder, ranks, Whereabouts()), started_at=0.0)
+
+
+def test_a_hang_in_any_phase_is_ended_and_named(tmp_path: Path) -> None:
+    folders = {what: tmp_path / what for what in PHASES}
+    running = {}
+    for what, folder in folders.items():
+        folder.mkdir()
+        running[what] = PROCESSES.Process(target=_run, args=(what, folder))
+        running[what].start()
+    for what, process in running.items():
+        process.join(60)
+        assert process.exitcode == (0 if what == "closing" else 1), what
+    for what in set(PHASES) - {"closing"}:
+        error = parse_error((folders[what] / rank_error(0)).read_text())
+        assert error.error_class is ErrorClass.COMMUNICATION
+        assert error.message.startswith(f"{PHASES[what]}: nothing has ended for "), what
+    assert {path.name for path in folders["closing"].iterdir()} >= {RESULT_FILE}
+    assert not (folders["closing"] / rank_error(0)).exists()
