@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from sweep.cli.main import main
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        from sweep.cli.main import main
+
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # while modules were still being imported
+        sys.exit(130)

@@ -60,8 +60,8 @@ class SlurmChecks:
         alive = ("controller",)
         return [
             Check(name="commands", look=self.programs),
-            Check(name="controller", look=self.controller),
-            Check(name="accounting", look=self.accounting),
+            Check(name="controller", look=self.controller, needs=("commands",)),
+            Check(name="accounting", look=self.accounting, needs=("commands",)),
             Check(name="partition", look=self.partition, needs=alive),
             Check(name="account and QOS", look=self.account, needs=alive),
             Check(name="reservation", look=self.reservation, needs=alive),
@@ -99,8 +99,15 @@ class SlurmChecks:
                 )
             )
         if not missing:
-            found.append(ok("commands", self._commands.ask(["sbatch", "--version"]).strip()))
+            found.append(self._version())
         return found
+
+    def _version(self) -> Finding:
+        try:
+            return ok("commands", self._commands.ask(["sbatch", "--version"]).strip())
+        except SchedulerError as error:
+            mend = "Run on a login node; where the cluster's slurm.conf is elsewhere, say so: export SLURM_CONF=FILE."
+            return problem("commands", str(error), mend)
 
     def controller(self) -> Finding:
         """The controller answers."""

@@ -90,7 +90,7 @@ def parse(words: Sequence[str]) -> Arguments | None:
     overrides = [word for word in overrides if word not in cells]
     wrong = [word for word in overrides if not _is_override(word)]
     if wrong:
-        raise UsageError(_not_an_override(wrong[0]))
+        raise UsageError(_not_an_override(wrong[0], verb, is_verb_given=bool(words) and words[0] in VERBS))
     return Arguments(
         verb=verb,
         overrides=tuple(overrides),
@@ -123,9 +123,15 @@ def _parser(verb: str) -> _Parser:
         parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS")
     if verb == "logs":
         parser.add_argument("--follow", "-f", action="store_true")
-        parser.add_argument("--attempt", type=int)
-        parser.add_argument("--repeat", type=int, default=1)
+        parser.add_argument("--attempt", type=_whole_number)
+        parser.add_argument("--repeat", type=_whole_number, default=1)
     return parser
+
+
+def _whole_number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number such as 1")
+    return int(text)
 
 
 def _split(parser: _Parser, words: list[str], verb: str) -> tuple[argparse.Namespace, list[str]]:
@@ -145,7 +151,14 @@ def _is_override(word: str) -> bool:
     return "=" in word or word.startswith("~")
 
 
-def _not_an_override(word: str) -> str:
+def _not_an_override(word: str, verb: str, *, is_verb_given: bool) -> str:
+    if word in VERBS and is_verb_given:
+        return f"two verbs: {verb} and {word}. Give one of them."
+    if verb in ("status", "logs", "cancel"):
+        return (
+            f"{word!r} is neither a cell nor an override. A cell is given by its id or the beginning of one (four hex "
+            f"digits or more, as in the first column of 'python -m sweep status'), an override as KEY=VALUE."
+        )
     near = difflib.get_close_matches(word, VERBS, n=1)
     hint = f" Did you mean the verb {near[0]!r}?" if near else ""
     return f"{word!r} is neither a verb ({', '.join(VERBS)}) nor an override such as nodes=[1,2,4].{hint}"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import signal
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from sweep.adapters.run_dir import RunDir
 from sweep.cli import views
 from sweep.cli.common import (
     BAD_USAGE,
+    GAVE_UP,
     INTERRUPTED,
     NOT_WATCHED,
     CommandError,
@@ -23,12 +23,15 @@ from sweep.cli.common import (
     load_spec,
     print_notes,
 )
+from sweep.cli.notify import Notifier
 from sweep.cli.preflight import examine
 from sweep.cli.progress import ConsoleReporter, Watching
 from sweep.cli.tables import make_tables
 from sweep.cli.wiring import scheduler_for, session_for
 from sweep.core.grid import expand
 from sweep.core.plan import TO_SUBMIT, ActionKind
+from sweep.core.record import LEDGER_FILE
+from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, declare, exit_code, sweep_file_of
 
 if TYPE_CHECKING:
@@ -38,8 +41,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.cli.args import Arguments
+    from sweep.core.grid import Expansion
     from sweep.core.spec import SweepSpec
     from sweep.core.sweep_file import SweepFile
+    from sweep.ports import Scheduler
     from sweep.usecases.orchestrate import Snapshot
     from sweep.usecases.session import Session
 
@@ -55,7 +60,21 @@ def main(asked: Arguments) -> int:
             "watch=false leaves jobs to a scheduler, and the local cluster has none: its jobs end with this command. "
             "Leave watch=false out, or choose a Slurm cluster."
         )
+    path = Path(run_dir.path)
+    is_new = not path.exists()
+    try:
+        return _run(asked, spec, expansion, run_dir, scheduler)
+    except SchedulerError:
+        ledger = path / LEDGER_FILE
+        if is_new and not (ledger.exists() and ledger.stat().st_size):
+            # Nothing was submitted: an empty run directory would only be in the way of the real ones.
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _run(asked: Arguments, spec: SweepSpec, expansion: Expansion, run_dir: RunDir, scheduler: Scheduler) -> int:
     _, err = consoles()
+    notifier = Notifier(spec, run_dir, err)
     run_dir.create()
     with Lease(Path(run_dir.path)) as lease:
         content = declare(run_dir, sweep_file_of(spec, expansion, own_name=scheduler.own_name()))
@@ -81,28 +100,36 @@ def main(asked: Arguments) -> int:
             try:
                 if spec.preflight:
                     examine(session, err)
-                snapshot = _orchestrate(session, spec, content, err)
+                snapshot = _orchestrate(session, spec, content, err, notifier)
             except KeyboardInterrupt:
                 return _interrupted(session, err)
             except OSError as error:
-                _notify(spec, run_dir, err, NOT_WATCHED, problem=f"the run directory cannot be used: {error}")
+                notifier.stopped(f"the run directory cannot be used: {error}", NOT_WATCHED)
                 return _unusable(run_dir, error)
             except LeaseLostError as error:
-                _notify(spec, run_dir, err, BAD_USAGE, problem=str(error))
+                notifier.stopped(str(error), BAD_USAGE)
+                raise
+            except Exception as error:
+                notifier.stopped(f"{type(error).__name__}: {error}", GAVE_UP)
                 raise
             finally:
                 scheduler.close()
-    return _finish(spec, snapshot, run_dir, err)
+    return _finish(spec, snapshot, run_dir, err, notifier)
 
 
-def _orchestrate(session: Session, spec: SweepSpec, content: SweepFile, err: Console) -> Snapshot:
+def _orchestrate(session: Session, spec: SweepSpec, content: SweepFile, err: Console, notifier: Notifier) -> Snapshot:
     orchestrator = Orchestrator(session)
     orchestrator.reopen(spec.retry)
     try:
         if not spec.watch:
             return orchestrator.step()
         with Watching(err, content, session) as watching:
-            return orchestrator.watch(watching.show)
+
+            def show(snapshot: Snapshot) -> None:
+                watching.show(snapshot)
+                notifier.watched(snapshot)
+
+            return orchestrator.watch(show)
     finally:
         orchestrator.leave()
 
@@ -132,7 +159,8 @@ def _interrupted(session: Session, err: Console) -> int:
     again = "The same command again resumes."
     if session.scheduler.keeps_jobs:
         count = sum(1 for _ in session.history.in_flight())
-        err.print(f"\ninterrupted; {count} jobs go on without being watched. {again}", highlight=False)
+        jobs = "1 job goes" if count == 1 else f"{count} jobs go"
+        err.print(f"\ninterrupted; {jobs} on without being watched. {again}", highlight=False)
         return INTERRUPTED
     err.print("\ninterrupted; ending the running cells ...", highlight=False)
     session.scheduler.close()
@@ -161,7 +189,7 @@ def _settle_interrupted(session: Session) -> None:
         reconciler.settle()
 
 
-def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) -> int:
+def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, notifier: Notifier) -> int:
     counts = snapshot.counts()
     if not snapshot.is_over:
         err.print(
@@ -177,7 +205,7 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console) 
             err.print(f"{action.kind.value} {action.cell_id}: {action.reason}", highlight=False, markup=False)
     if spec.tables:
         make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)
-    _notify(spec, run_dir, err, exit_code(snapshot), snapshot=snapshot)
+    notifier.ended(snapshot, exit_code(snapshot))
     return exit_code(snapshot)
 
 
@@ -187,32 +215,3 @@ def _what_follows(snapshot: Snapshot) -> str:
     if not rest:
         return ""
     return f"; {len(rest)} more follow when the same command is given again ({rest[0].cell_id}: {rest[0].reason})"
-
-
-def _notify(
-    spec: SweepSpec,
-    run_dir: RunDir,
-    err: Console,
-    code: int,
-    *,
-    snapshot: Snapshot | None = None,
-    problem: str = "",
-) -> None:
-    """Tell the user's own command how the run ended: one JSON object on its standard input, no shell in between."""
-    if not spec.notify:
-        return
-    actions = () if snapshot is None else snapshot.actions
-    holes = [action for action in actions if action.kind is not ActionKind.DONE]
-    news = {
-        "grid": spec.grid.name,
-        "cluster": spec.cluster.name,
-        "run_dir": run_dir.path,
-        "exit_code": code,
-        "problem": problem,
-        "counts": {} if snapshot is None else {kind.value: count for kind, count in snapshot.counts().items()},
-        "holes": [{"cell": action.cell_id, "repeat": action.repeat, "reason": action.reason} for action in holes],
-    }
-    try:
-        subprocess.run(list(spec.notify), input=json.dumps(news), text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        print_notes(err, [f"the notify command failed: {error}"])

@@ -105,7 +105,8 @@ def _look(check: Check) -> Sequence[Finding]:
     try:
         found = check.look()
     except Exception as error:  # a check that breaks must not hide what the others find
-        return [not_checked(check.name, f"the check failed: {type(error).__name__}: {error}")]
+        what = str(error) if isinstance(error, SchedulerError) else f"{type(error).__name__}: {error}"
+        return [not_checked(check.name, f"the check failed: {what}")]
     return [found] if isinstance(found, Finding) else found
 
 

@@ -200,7 +200,7 @@ def test_a_failed_cell_shows_its_evidence_and_the_notify_command_is_told(shell: 
     done = shell.run(*words, "nodes=1", f"notify=[tee,{told}]")
     assert done.code == 1, done.err
     news = json.loads(told.read_text())
-    assert news["exit_code"] == 1
+    assert (news["event"], news["exit_code"]) == ("ended", 1)
     assert "ValueError: as asked" in news["holes"][0]["reason"]
     cell = news["holes"][0]["cell"]
     shown = shell.run("status", cell[:8], f"run_dir={run_dir}")

@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_the_jobs_running_and_says_so(slurm: SlurmUnderTest, shell
     started.send_signal(signal.SIGINT)
     text, _ = started.communicate(timeout=30)
     assert started.returncode == 130
-    assert "1 jobs go on" in text
+    assert "1 job goes on" in text
     assert shell.run(*words, "nodes=1").code == 0
     assert len(_jobs_of(slurm, run_dir)) == 1
 

@@ -79,6 +79,9 @@ def test_the_papers_grids_can_be_planned_anywhere(capsys: pytest.CaptureFixture[
         (["plan"], "weak_scaling"),
         (["plna", "+grid=weak_scaling"], "plan"),
         (["plan", "+grid=weak_scaling", "--jsno"], "--json"),
+        (["run", "status"], "two verbs: run and status"),
+        (["logs", "nosuch"], "'nosuch' is neither a cell nor an override"),
+        (["logs", "abcd", "--attempt", "x"], "'x' is no whole number"),
     ],
 )
 def test_a_typo_is_answered_with_the_nearest_valid_name(
