@@ -39,7 +39,9 @@ def explain(run: RunData, cell_id: str, measured: Collection[int]) -> tuple[str,
     """
     asked = run.sweep.repeats
     actions = [
-        action for action in decide([cell_id], repeats=asked, history=run.history) if action.repeat not in measured
+        action
+        for action in decide([cell_id], repeats=asked, history=run.history, rules=run.sweep.policy.outcomes)
+        if action.repeat not in measured
     ]
     told = [_tell(run, action) for action in actions]
     reasons = dict.fromkeys(reason for _, reason in told)

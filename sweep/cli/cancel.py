@@ -18,7 +18,6 @@ from sweep.core.cancel import held_back
 from sweep.core.conditions import Condition, ConditionError
 from sweep.core.grid import DEGREES, DERIVED, axis_names
 from sweep.core.ledger import CancelRequested
-from sweep.core.policy import Policy
 from sweep.core.record import LEDGER_FILE
 from sweep.usecases.orchestrate import Orchestrator
 
@@ -138,7 +137,7 @@ def _cancel_here(
         scheduler=scheduler,
         reporter=ConsoleReporter(err, content.cells),
         command=["python", "-m", "sweep", asked.verb, *asked.cells],
-        policy=Policy(),
+        policy=content.policy,
         canary_helps=False,
     )
     orchestrator = Orchestrator(session)

@@ -36,7 +36,8 @@ def main(asked: Arguments) -> int:
     out, err = consoles()
     console = err if asked.as_json else out
     if asked.as_json:
-        totals = {"gpu_hours_at_most": hours, "walltime_min": walltime_min, "run_dir": run_dir.path}
+        budget = views.budget_totals(spec.policy.budget_gpu_hours, history)
+        totals = {"gpu_hours_at_most": hours, "walltime_min": walltime_min, **budget, "run_dir": run_dir.path}
         print(json.dumps(views.as_json(content, listed, totals, walltime_min=walltime_min)))
     else:
         views.print_cells(console, content, listed, walltime_min=walltime_min)

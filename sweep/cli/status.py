@@ -14,10 +14,8 @@ from sweep.cli import evidence, views
 from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, sweep_file_of
 from sweep.cli.wiring import look_at_queue, look_over_run, read_history
 from sweep.core.blame import standing
-from sweep.core.policy import Policy
-from sweep.core.restraint import gpu_hours_committed
 from sweep.usecases.contact import away_text
-from sweep.usecases.status import gpu_hours_spent, statuses
+from sweep.usecases.status import statuses
 
 if TYPE_CHECKING:
     from sweep.adapters.run_dir import RunDir
@@ -50,12 +48,10 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
     out, err = consoles()
     console = err if asked.as_json else out
     away = run_dir.away()
-    spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
+    hours = views.budget_totals(content.policy.budget_gpu_hours, history)
     if asked.as_json:
         totals = {
-            "gpu_hours_spent": spent,
-            "gpu_hours_committed": committed,
-            "budget_gpu_hours": content.budget_gpu_hours,
+            **hours,
             "run_dir": run_dir.path,
             "watched_by": None if holder is None else str(holder),
             "scheduler_away_since": None if away is None else away[0],
@@ -66,14 +62,13 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         views.print_cells(console, content, listed)
         views.print_rejections(console, content)
     watched = "nobody watches it" if holder is None else f"watched by {holder}"
-    reserved = max(0.0, committed - spent)
     console.print(
-        f"\n{run_dir.path}: {views.totals_line(listed)}; {spent:,.2f} GPU-hours spent, {reserved:,.2f} reserved; "
-        f"{watched}.",
+        f"\n{run_dir.path}: {views.totals_line(listed)}; {hours['gpu_hours_spent']:,.2f} GPU-hours spent, "
+        f"{hours['gpu_hours_reserved']:,.2f} reserved; {watched}.",
         highlight=False,
         soft_wrap=True,
     )
-    print_notes(err, views.budget_notes(content.budget_gpu_hours, history))
+    print_notes(err, views.budget_notes(content.policy.budget_gpu_hours, history))
     print_notes(err, views.look_notes(look))
     if away is not None:
         when = "" if holder is not None else ", when it was last watched"
@@ -96,7 +91,7 @@ def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: R
 
 def _nodes(asked: Arguments, content: SweepFile) -> int:
     blames = BlameFile(blame_path(content.blame_name, os.environ)).read()
-    policy, now = Policy(), time.time()
+    policy, now = content.policy, time.time()
     if asked.as_json:
         found = standing(blames, now=now, expiry_h=policy.bad_node_expiry_h)
         print(

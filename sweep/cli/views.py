@@ -124,14 +124,27 @@ def look_notes(look: Look) -> list[str]:
     return notes
 
 
+def budget_totals(budget_gpu_hours: float | None, history: History) -> dict[str, float | None]:
+    """GPU-hours for ``--json``: spent, reserved, both together, and where there is a budget it and what is left."""
+    spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
+    return {
+        "gpu_hours_spent": spent,
+        "gpu_hours_reserved": max(0.0, committed - spent),
+        "gpu_hours_committed": committed,
+        "budget_gpu_hours": budget_gpu_hours,
+        "budget_gpu_hours_left": None if budget_gpu_hours is None else budget_gpu_hours - committed,
+    }
+
+
 def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:
     """Where a budget is set: what of it is spent, reserved and left."""
-    if budget_gpu_hours is None:
+    totals = budget_totals(budget_gpu_hours, history)
+    left = totals["budget_gpu_hours_left"]
+    if left is None:
         return []
-    spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
     return [
-        f"budget of {budget_gpu_hours:,.2f} GPU-hours: {spent:,.2f} spent, {max(0.0, committed - spent):,.2f} "
-        f"reserved, {budget_gpu_hours - committed:,.2f} left"
+        f"budget of {budget_gpu_hours:,.2f} GPU-hours: {totals['gpu_hours_spent']:,.2f} spent, "
+        f"{totals['gpu_hours_reserved']:,.2f} reserved, {left:,.2f} left"
     ]
 
 

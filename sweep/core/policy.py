@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from sweep.core.attempt import OUTCOME_RULES, Outcome, OutcomeRule
 from sweep.core.blame import BLAMING
+from sweep.core.plain import build, convert_value, plain
 
 NEVER_RETRIED = frozenset({Outcome.SUCCEEDED, Outcome.OOM_DEVICE, Outcome.OOM_HOST, Outcome.CANCELLED})
 """A measurement stands, out of memory is a finding, and what the user ended stays so until the user asks."""
@@ -43,6 +45,24 @@ class Policy:
     pending_limit_h: float | None = None
     bad_node_after: int = 2
     bad_node_expiry_h: float = 24.0
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, for ``sweep.json``."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**values, "outcomes": {outcome.value: plain(rule) for outcome, rule in self.outcomes.items()}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Policy:
+        """The inverse of :meth:`to_json`; what is not there is as it is by default.
+
+        Raises:
+            ValueError: If a value is not one that it can have.
+        """
+        given = data.get("outcomes", {}).items()
+        rules = {Outcome(name): build(OutcomeRule, rule, f"policy.outcomes.{name}") for name, rule in given}
+        names = [item.name for item in fields(cls) if item.name != "outcomes" and item.name in data]
+        values: dict[str, Any] = {name: convert_value(cls, name, data[name], f"policy.{name}") for name in names}
+        return cls(outcomes={**OUTCOME_RULES, **rules}, **values)
 
     def __post_init__(self) -> None:
         """Refuse a policy that leaves an outcome open, or would retry what must not be."""

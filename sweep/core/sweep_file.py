@@ -11,6 +11,7 @@ from sweep.core.cell import AxisValue, BatchKind, BatchRule, Cell, cell_from_jso
 from sweep.core.device import Device
 from sweep.core.grid import LEFT_OUT, Point, Rejection, axis_default
 from sweep.core.model import FlopConvention
+from sweep.core.policy import Policy
 from sweep.core.record import RecordError, parse_object, render
 from sweep.core.series import Envelope, SeriesKind, SeriesSpec
 
@@ -35,7 +36,7 @@ class SweepFile:
         points: Every combination that is a cell.
         rejections: Every combination that is not, with its rule and reason.
         predictions: Predicted seconds a step by cell id, where there are predictions.
-        budget_gpu_hours: The budget of the command that ran last; None without one.
+        policy: The policy of the command that ran last.
         scheduler: Who ran its jobs (``slurm``, ``local``); None in files of earlier versions.
         accounting: Whether that scheduler's accounting may be asked.
         own_name: What the cluster calls itself (Slurm's ClusterName); None where it does not, or was not asked.
@@ -53,7 +54,7 @@ class SweepFile:
     points: tuple[Point, ...]
     rejections: tuple[Rejection, ...]
     predictions: Mapping[str, float] = field(default_factory=dict)
-    budget_gpu_hours: float | None = None
+    policy: Policy = field(default_factory=Policy)
     scheduler: str | None = None
     accounting: bool = True
     own_name: str | None = None
@@ -81,7 +82,7 @@ class SweepFile:
             "flop_convention": self.flop_convention,
             "devices": {name: device.to_json() for name, device in self.devices.items()},
             "predictions": dict(self.predictions),
-            "budget_gpu_hours": self.budget_gpu_hours,
+            "policy": self.policy.to_json(),
             "scheduler": self.scheduler,
             "accounting": self.accounting,
             "own_name": self.own_name,
@@ -126,13 +127,13 @@ class SweepFile:
             "repeats",
             "flop_convention",
             "predictions",
-            "budget_gpu_hours",
             "scheduler",
             "accounting",
             "own_name",
         ]
-        # Files of earlier versions lack the last four.
-        values = {"budget_gpu_hours": None, "scheduler": None, "accounting": True, "own_name": None, **data}
+        # Files of earlier versions lack the last three, and have the budget where the policy is now.
+        values = {"scheduler": None, "accounting": True, "own_name": None, **data}
+        policy = data.get("policy", {"budget_gpu_hours": data.get("budget_gpu_hours")})
         simple: dict[str, Any] = {name: convert_value(cls, name, values[name], name) for name in names}
         rejections = tuple(
             Rejection(axes=_axes(item["axes"]), rule=str(item["rule"]), reason=str(item["reason"]))
@@ -142,6 +143,7 @@ class SweepFile:
             _check_size(rejection.axes, simple["batch_kind"])
         return cls(
             **simple,
+            policy=Policy.from_json(policy),
             series=SeriesSpec(
                 kind=SeriesKind(series["kind"]),
                 baseline=_axes(series["baseline"]),

@@ -45,7 +45,7 @@ def sweep_file_of(spec: SweepSpec, expansion: Expansion, *, own_name: str | None
         cells=expansion.cells,
         points=expansion.points,
         rejections=expansion.rejections,
-        budget_gpu_hours=spec.policy.budget_gpu_hours,
+        policy=spec.policy,
         own_name=own_name,
         scheduler=spec.cluster.scheduler.value,
         accounting=spec.cluster.slurm.sacct,

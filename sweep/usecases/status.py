@@ -90,7 +90,7 @@ def statuses(
         axes.setdefault(point.cell_id, point.axes)
     cells = {name: content.cells[name] for name in axes}
     if actions is None:
-        decided = decide(cells, repeats=content.repeats, history=history)
+        decided = decide(cells, repeats=content.repeats, history=history, rules=content.policy.outcomes)
         actions = [as_left(action, history) for action in decided]
     found = [_status(cells[action.cell_id], axes[action.cell_id], action, history, run_dir) for action in actions]
     return found if look is None else [_seen(status, look) for status in found]

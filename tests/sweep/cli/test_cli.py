@@ -46,7 +46,20 @@ def test_plan_prints_every_cell_its_action_and_reason_and_writes_nothing(
 
 
 def test_plan_as_json_is_one_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "+grid=weak_scaling", "--json", "scale=paper", "cluster=slurm", "tp=[1,3]"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                "+grid=weak_scaling",
+                "--json",
+                "scale=paper",
+                "cluster=slurm",
+                "tp=[1,3]",
+                "budget.gpu_hours=70000",
+            ]
+        )
+        == 0
+    )
     captured = capsys.readouterr()
     plan = json.loads(captured.out)
     assert set(plan) >= {"cells", "rejections", "totals"}
@@ -55,6 +68,7 @@ def test_plan_as_json_is_one_object_on_standard_output(capsys: pytest.CaptureFix
     assert all(item["rule"] and item["reason"] for item in plan["rejections"])
     gpus = sum(cell["gpus"] for cell in plan["cells"])
     assert plan["totals"]["gpu_hours_at_most"] == pytest.approx(gpus * plan["totals"]["walltime_min"] / 60)
+    assert (plan["totals"]["budget_gpu_hours"], plan["totals"]["budget_gpu_hours_left"]) == (70000.0, 70000.0)
     assert "Nothing was submitted" in captured.err
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sweep.adapters.blame_file import BlameFile, blame_path
 from sweep.cli.main import main
-from sweep.core.attempt import Outcome
+from sweep.core.attempt import OUTCOME_RULES, Outcome
+from sweep.core.blame import Blame
 from sweep.core.ledger import Ended, Reserved
+from sweep.core.policy import Policy
 from tests.analysis.factory import RunDir
 
 
@@ -29,14 +34,57 @@ def a_run(tmp_path: Path, **content: object) -> Path:
 def test_what_is_spent_reserved_and_left_of_the_budget_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = a_run(tmp_path, budget_gpu_hours=10.0)
+    run = a_run(tmp_path, policy=Policy(budget_gpu_hours=10.0))
     assert main(["status", f"run_dir={run}"]) == 0
     printed = capsys.readouterr()
     assert "1.00 GPU-hours spent, 2.00 reserved" in printed.out
     assert "budget of 10.00 GPU-hours: 1.00 spent, 2.00 reserved, 7.00 left" in printed.err
     assert main(["status", f"run_dir={run}", "--json"]) == 0
     totals = json.loads(capsys.readouterr().out)["totals"]
-    assert (totals["budget_gpu_hours"], totals["gpu_hours_spent"], totals["gpu_hours_committed"]) == (10.0, 1.0, 3.0)
+    names = (
+        "budget_gpu_hours",
+        "gpu_hours_spent",
+        "gpu_hours_reserved",
+        "gpu_hours_committed",
+        "budget_gpu_hours_left",
+    )
+    assert [totals[name] for name in names] == [10.0, 1.0, 2.0, 3.0, 7.0]
+
+
+def test_the_policy_of_the_last_run_says_what_is_retried_and_which_node_is_bad(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = {**OUTCOME_RULES, Outcome.NODE_FAIL: replace(OUTCOME_RULES[Outcome.NODE_FAIL], max_retries=0)}
+    run = RunDir(tmp_path / "run")
+    run.change(policy=Policy(outcomes=rules, bad_node_after=1, bad_node_expiry_h=2.0), own_name="frontier")
+    key = run.key(nodes=1)
+    run.events.append(Reserved(time=1.0, submission="s", tasks=(key,), gpu_hours=2.0, gpus=1))
+    run.events.append(Ended(time=9.0, key=key, outcome=Outcome.NODE_FAIL, reason="down", gpu_seconds=1.0))
+    run.save()
+    assert main(["status", f"run_dir={run.path}", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [cell["state"] for cell in cells if cell["outcome"]] == ["give_up"]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    book = BlameFile(blame_path("frontier", {"XDG_STATE_HOME": str(tmp_path)}))
+    now = time.time()
+    for node, hours_ago in (("n1", 1.0), ("n2", 3.0)):
+        book.add(
+            [
+                Blame(
+                    node=node,
+                    time=now - hours_ago * 3600,
+                    cell_id="a",
+                    run="r",
+                    outcome=Outcome.NODE_FAIL,
+                    reason="down",
+                )
+            ]
+        )
+    assert main(["status", "--nodes", f"run_dir={run.path}"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "n1: excluded, blamed by 1 cell(s); latest: NODE_FAIL: down",
+        "excluded: blamed by 1 or more different cells within 2 hours.",
+    ]
 
 
 def test_without_a_budget_there_is_no_word_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

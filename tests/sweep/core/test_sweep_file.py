@@ -6,15 +6,23 @@ from dataclasses import replace
 
 import pytest
 
+from sweep.core.attempt import OUTCOME_RULES, Outcome
 from sweep.core.cell import AxisValue, BatchKind
 from sweep.core.device import Device
 from sweep.core.grid import Grid, Rejection, expand
 from sweep.core.model import FlopConvention
+from sweep.core.policy import Policy
 from sweep.core.record import RecordError
 from sweep.core.series import Envelope, SeriesKind, SeriesSpec, key_axes
 from sweep.core.sweep_file import PinError, SweepFile, extended
 from tests.fakes import TINY
 
+PATIENT = Policy(
+    canary=False,
+    bad_node_after=1,
+    bad_node_expiry_h=2.0,
+    outcomes={**OUTCOME_RULES, Outcome.NODE_FAIL: replace(OUTCOME_RULES[Outcome.NODE_FAIL], max_retries=0)},
+)
 WEAK = SeriesSpec(kind=SeriesKind.WEAK, baseline={"nodes": 1})
 
 
@@ -64,18 +72,31 @@ def column(content: SweepFile, *names: str) -> list[tuple[AxisValue, ...]]:
         sweep_file(exclude=["nodes == 2"], micro_batch=(None, 2), trainer__lr=(1e-3, 1e-4)),
         sweep_file(series=SeriesSpec(kind=SeriesKind.STRONG, envelope=Envelope.BEST, by=("model",))),
         replace(sweep_file(), predictions={}),
-        replace(sweep_file(), budget_gpu_hours=12.5),
+        replace(sweep_file(), policy=replace(PATIENT, budget_gpu_hours=12.5), own_name="frontier"),
     ],
-    ids=["plain", "rejections", "series", "no predictions", "budget"],
+    ids=["plain", "rejections", "series", "no predictions", "policy"],
 )
 def test_a_sweep_survives_its_file(content: SweepFile) -> None:
     assert SweepFile.parse(content.render()) == content
 
 
-def test_a_file_from_before_there_was_a_budget_in_it_is_read() -> None:
+def test_files_from_before_there_was_a_budget_or_a_policy_in_them_are_read() -> None:
     data = json.loads(sweep_file().render())
-    del data["budget_gpu_hours"]
+    for name in ("policy", "own_name"):
+        del data[name]
     assert SweepFile.parse(json.dumps(data)) == sweep_file()
+    budget = SweepFile.parse(json.dumps({**data, "budget_gpu_hours": 2.5})).policy.budget_gpu_hours
+    assert budget == 2.5
+
+
+def test_of_a_policy_that_another_version_wrote_what_is_known_is_read() -> None:
+    data = json.loads(replace(sweep_file(), policy=PATIENT).render())
+    data["policy"]["of_tomorrow"] = 1
+    del data["policy"]["pause_after"], data["policy"]["outcomes"]["LOST"]
+    assert SweepFile.parse(json.dumps(data)).policy == PATIENT
+    data["policy"]["canary"] = "maybe"
+    with pytest.raises(RecordError, match=r"policy\.canary"):
+        SweepFile.parse(json.dumps(data))
 
 
 def test_each_cell_point_and_rejection_is_one_line() -> None:
