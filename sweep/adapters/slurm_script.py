@@ -93,7 +93,8 @@ def sbatch_parameters(submission: Submission, spec: SlurmSpec) -> dict[str, Any]
         "nodes": submission.nodes,
         "ntasks_per_node": 1,
         "signal_delay_s": signal_delay_s(submission, spec),
-        "array_parallelism": spec.max_concurrent_jobs or len(submission.tasks),
+        # What may run at once is a matter of all arrays together: the cells are fed in (sweep.core.restraint).
+        "array_parallelism": len(submission.tasks),
         "setup": [*spec.setup, *exports(submission)],
         "stderr_to_stdout": True,
         "use_srun": False,  # the command brings its own srun: submitit's would make a log file for each rank

@@ -34,6 +34,7 @@ class Bounds:
         free_tasks: Further tasks that the cluster takes of this user just now; None where it sets no limit.
         maintenance_at: Unix time at which a known maintenance begins; None where none is known.
         canary_helps: Whether cells would otherwise go out together.
+        most_jobs: Jobs of the run that the site's settings let into the queue at once; None: no limit.
         size_limits: What the cluster never gives a single job.
         barred: Cells that a preflight keeps from being tried: the table's word and the reason, by cell id.
     """
@@ -42,6 +43,7 @@ class Bounds:
     maintenance_at: float | None = None
     free_tasks: int | None = None
     canary_helps: bool = True
+    most_jobs: int | None = None
     size_limits: Sequence[SizeLimit] = ()
     barred: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -262,7 +264,7 @@ def _within_limits(
     flying = list(history.in_flight())
     jobs, gpus = len(flying), sum(attempt.gpus for attempt in flying)
     free = math.inf if bounds.free_tasks is None else bounds.free_tasks
-    most_jobs = policy.max_concurrent_jobs or math.inf
+    most_jobs = min(policy.max_concurrent_jobs or math.inf, bounds.most_jobs or math.inf)
     most_gpus = policy.max_concurrent_gpus or math.inf
     held = []
     for action in actions:

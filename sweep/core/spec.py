@@ -82,7 +82,7 @@ class SlurmSpec:
         mem: ``--mem``, for example ``0`` for all of a node's memory.
         gpu_flag: How GPUs are asked for.
         cpus_per_task: Cores of the one task on each node.
-        max_concurrent_jobs: Tasks of an array that may run at once; None: no limit.
+        max_concurrent_jobs: Jobs of one run that may be in the queue at once; None: no limit.
         signal_delay_s: Seconds before the walltime at which the job is told to stop.
         sbatch: Any further sbatch parameters, by long name without dashes.
         srun_args: Further arguments of srun, as written.

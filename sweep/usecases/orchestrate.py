@@ -83,8 +83,12 @@ def planned(
         rules=spec.policy.outcomes,
         walltime_min=spec.cluster.walltime_min,
     )
-    canary_helps = spec.cluster.scheduler is SchedulerKind.SLURM
-    return restrained(actions, known, history, spec.policy, Bounds(now=now, canary_helps=canary_helps))
+    bounds = Bounds(
+        now=now,
+        most_jobs=spec.cluster.slurm.max_concurrent_jobs,
+        canary_helps=spec.cluster.scheduler is SchedulerKind.SLURM,
+    )
+    return restrained(actions, known, history, spec.policy, bounds)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,6 +219,7 @@ class Orchestrator:
         bounds = Bounds(
             now=session.clock.now(),
             free_tasks=self._site.free_tasks,
+            most_jobs=session.cluster.slurm.max_concurrent_jobs,
             size_limits=self._site.size_limits,
             maintenance_at=self._site.maintenance_at,
             canary_helps=session.canary_helps,

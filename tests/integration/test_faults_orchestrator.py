@@ -106,7 +106,7 @@ def test_a_submission_file_that_is_damaged_before_its_job_id_is_known_loses_and_
     """32 has read it before; 64 waits meanwhile, and cannot."""
     run = fault_run(
         slurm, tmp_path, "damaged", "nodes=1", "seq_len=[32,64]", "policy.canary=false", shell=DyingShell,
-        lost_after_s=4, site={"max_concurrent_jobs": 1}, seconds=3,
+        lost_after_s=4, site={"sbatch": {"nodelist": "node1"}, "exclusive": True}, seconds=3,
     )  # fmt: skip
     assert run.with_env(DIES_BEFORE="2").shell.run(*run.words).code == 137
     run.job_of(32)

@@ -2,7 +2,7 @@
 
 # Parameters
 #SBATCH --account=ml-systems
-#SBATCH --array=0-2%2
+#SBATCH --array=0-2%3
 #SBATCH --comment='it'"'"'s "ours" #1'
 #SBATCH --constraint='[rack1|rack2]'
 #SBATCH --cpus-per-task=96

@@ -129,10 +129,10 @@ def test_no_wckey_unless_asked() -> None:
     assert "--wckey=scaling" in options_of(script(SUBMISSION, SlurmSpec(sbatch={"wckey": "scaling"})))
 
 
-def test_an_array_may_run_all_its_tasks_at_once_unless_limited() -> None:
+def test_an_array_may_run_all_its_tasks_at_once_since_no_more_are_submitted_than_may() -> None:
     many = replace(SUBMISSION, tasks=tuple(replace(SUBMISSION.tasks[0], attempt=number) for number in range(1, 401)))
     assert "--array=0-399%400" in options_of(script(many, SlurmSpec()))
-    assert "--array=0-399%16" in options_of(script(many, SlurmSpec(max_concurrent_jobs=16)))
+    assert "--array=0-399%400" in options_of(script(many, SlurmSpec(max_concurrent_jobs=16)))
 
 
 @pytest.mark.parametrize(("walltime_min", "delay_s"), [(1, 15), (2, 30), (4, 60), (60, 60), (1440, 60)])

@@ -15,6 +15,7 @@ from sweep.core.policy import Policy
 from sweep.core.record import Progress
 from sweep.core.restraint import gpu_hours_committed
 from sweep.core.site import Site, SizeLimit
+from sweep.core.spec import SlurmSpec
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from tests.fakes import tiny_cell
@@ -362,6 +363,21 @@ def test_no_more_is_in_the_queue_than_the_policy_allows(world: World, limit: dic
     orchestrator = world.orchestrator()
     orchestrator.step()
     assert len(world.scheduler.live_jobs()) == jobs
+
+
+def test_the_sites_own_limit_counts_over_all_arrays_together(world: World) -> None:
+    _cells(world, *(tiny_cell(seq_len=32 * i) for i in range(1, 9)))
+    world.scheduler.limits = Site(max_array_tasks=2)
+    orchestrator = world.orchestrator()
+    orchestrator.session.cluster = replace(CLUSTER, slurm=SlurmSpec(max_concurrent_jobs=3))
+    orchestrator.step()
+    assert sorted(len(jobs) for jobs in world.scheduler.by_name.values()) == [1, 2]
+    world.finish(world.scheduler.live_jobs()[0])
+    now = orchestrator.step()
+    assert len(world.scheduler.live_jobs()) == 3
+    assert [a.reason for a in now.actions if a.kind is ActionKind.LATER] == [
+        "max_concurrent_jobs=3 are in the queue"
+    ] * 4
 
 
 def test_cells_are_fed_in_as_the_cluster_takes_them(world: World) -> None:
