@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome, first_cause
-from sweep.core.plan import Action, ActionKind, decide
+from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
 from sweep.core.restraint import HOLES
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _tell(run: RunData, action: Action) -> tuple[str, str]:
         # The ledger says that it succeeded, but no result of it counts: what was measured is lost.
         return OUTCOME_RULES[Outcome.LOST].shown_as, "the ledger says SUCCEEDED, but there is no valid result"
     skipped = run.history.of(action.cell_id, action.repeat).skipped
-    if action.outcome is None and skipped is not None:
+    if skipped is not None and action.kind in TO_SUBMIT:
         return skipped
     if action.outcome is None:
         return NOT_RUN, action.reason

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import AttemptKey, JobReport, Outcome, RankError
+    from sweep.core.attempt import AttemptKey, JobReport, JobRun, Outcome, RankError
     from sweep.core.blame import Blame
     from sweep.core.ledger import Event
     from sweep.core.record import AttemptFile, CellFile, Progress, Result
@@ -99,6 +99,18 @@ class Scheduler(Protocol):
 
         Args:
             job_ids: The jobs asked about; each is in the answer (:data:`sweep.core.attempt.ABSENT` where unknown).
+            since: Unix time before which none of them was submitted.
+
+        Raises:
+            SchedulerError: If it cannot be asked: then nothing is known.
+        """
+        ...
+
+    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
+        """All runs of jobs that may have been requeued under their ids, the first first.
+
+        Args:
+            job_ids: The jobs asked about; one of which that is not known is left out.
             since: Unix time before which none of them was submitted.
 
         Raises:
@@ -231,6 +243,10 @@ class RunDirectory(Protocol):
 
     def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
         """What the launchers of an attempt's earlier runs under the same job id wrote, the first first."""
+        ...
+
+    def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
+        """Unix time at which an attempt's run, by how often the job had run before, last wrote a file."""
         ...
 
     def attempt_file(self, key: AttemptKey) -> AttemptFile | None:

@@ -12,6 +12,7 @@ from sweep.core.ledger import (
     Refused,
     Released,
     Reopened,
+    Requeued,
     Reserved,
     Skipped,
     StopRequested,
@@ -68,6 +69,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         repeats=REPEATS,
     ),
     st.builds(StopRequested, time=TIMES, key=KEYS, kind=st.sampled_from(StopKind), reason=st.text(max_size=9)),
+    st.builds(Requeued, time=TIMES, key=KEYS, gpu_seconds=TIMES),
     st.builds(Withdrawn, time=TIMES, key=KEYS, reason=st.text(max_size=9)),
     st.builds(Skipped, time=TIMES, repeats=REPEATS, kind=st.text(max_size=9), reason=st.text(max_size=9)),
 )

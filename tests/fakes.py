@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sweep.core.attempt import ABSENT, AttemptKey, JobReport, Outcome, Phase, RankError, Verdict, slurm_state
+from sweep.core.attempt import ABSENT, AttemptKey, JobReport, JobRun, Outcome, Phase, RankError, Verdict, slurm_state
 from sweep.core.blame import Blame
 from sweep.core.cell import BatchKind, Cell, Parallelism, Precision, TrainerSettings
 from sweep.core.device import Device
@@ -151,6 +151,7 @@ class MemoryRunDirectory:
     rank_errors: dict[AttemptKey, list[RankError]] = field(default_factory=dict)
     attempt_files: dict[AttemptKey, AttemptFile] = field(default_factory=dict)
     earlier: dict[AttemptKey, list[AttemptFile]] = field(default_factory=dict)
+    signs: dict[tuple[AttemptKey, int], float] = field(default_factory=dict)
     away: tuple[float, str] | None = None
     progresses: dict[AttemptKey, Progress] = field(default_factory=dict)
     requests: dict[str, list[str]] = field(default_factory=dict)
@@ -199,6 +200,9 @@ class MemoryRunDirectory:
     def progress(self, key: AttemptKey) -> Progress | None:
         return self.progresses.get(key)
 
+    def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
+        return self.signs.get((key, restart))
+
     def publish_away(self, since: float | None, words: str) -> None:
         self.away = None if since is None else (since, words)
 
@@ -226,6 +230,9 @@ class FakeScheduler:
     poll_error: Exception | None = None
     polls: int = 0
     find_error: Exception | None = None
+    runs: dict[str, list[JobRun]] = field(default_factory=dict)
+    """What accounting knows of jobs that were requeued."""
+    asked_for_runs: int = 0
     cancel_error: Exception | None = None
     takes_its_time: bool = False
     """A cancelled job goes on for now."""
@@ -268,6 +275,10 @@ class FakeScheduler:
         if self.poll_error is not None:
             raise self.poll_error
         return {job: self.states.get(job, ABSENT) for job in job_ids}
+
+    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
+        self.asked_for_runs += 1
+        return {job: runs for job, runs in self.runs.items() if job in job_ids}
 
     def site(self) -> Site:
         if self.site_error is not None:

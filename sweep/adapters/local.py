@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from sweep.core.attempt import JobReport, Outcome
+    from sweep.core.attempt import JobReport, JobRun, Outcome
     from sweep.core.submission import Submission
     from sweep.ports import Intent
 
@@ -124,6 +124,10 @@ class LocalScheduler:
             raise SchedulerError(f"the local cluster cannot write its state: {error}") from error
         known = self._known()
         return {job_id: known[job_id].report if job_id in known else ABSENT for job_id in job_ids}
+
+    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
+        """None: nothing is requeued here."""
+        return {}
 
     def site(self) -> Site:
         """This machine sets no limits but its own capacity, which :meth:`poll` minds."""

@@ -194,6 +194,15 @@ class RunDir:
         read = (_read(folder / ATTEMPT_FILE, AttemptFile.parse) for folder in self._restarts(key)[1:])
         return sorted((run for run in read if run is not None), key=lambda run: run.restart)
 
+    def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
+        """Unix time at which a run of an attempt last wrote a file, by the file system's clock; None: it never did."""
+        times = []
+        with contextlib.suppress(OSError):
+            folder = self._path / attempt_dir(key) / (f"restart-{restart}" if restart else "")
+            # Not the cell file, which was written before the job was submitted.
+            times = [path.stat().st_mtime for path in folder.iterdir() if path.is_file() and path.name != CELL_FILE]
+        return max(times, default=None)
+
     def progress(self, key: AttemptKey) -> Progress | None:
         """The step a running trainer is at; None where it has not said."""
         return _read(self._restarts(key)[0] / PROGRESS_FILE, Progress.parse)

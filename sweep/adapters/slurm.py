@@ -17,12 +17,14 @@ from sweep.adapters.slurm_memory import MEMORY_FORMAT, over_memory
 from sweep.adapters.slurm_script import check_site, log_file
 from sweep.adapters.slurm_site import SlurmSite, is_hopeless
 from sweep.adapters.slurm_text import (
+    RUNS_FORMAT,
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     Rows,
     base_of,
     bases,
     best_report,
+    read_runs,
     read_sacct,
     read_squeue,
 )
@@ -30,9 +32,9 @@ from sweep.core.attempt import ABSENT, Outcome, Phase, slurm_state
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from sweep.core.attempt import JobReport
+    from sweep.core.attempt import JobReport, JobRun
     from sweep.core.site import Site
     from sweep.core.spec import SlurmSpec
     from sweep.core.submission import Submission
@@ -146,6 +148,20 @@ class SlurmScheduler:
         accounting = self._accounting(missing, since) if self._spec.sacct else Rows()
         reports = {job_id: best_report(job_id, queue, accounting) or ABSENT for job_id in job_ids}
         return self._with_memory(reports, since) if self._spec.sacct else reports
+
+    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
+        """All runs of jobs that may have been requeued under their ids, by accounting; none where it is off.
+
+        Raises:
+            SchedulerError: If accounting cannot be asked.
+        """
+        if not job_ids or not self._spec.sacct:
+            return {}
+        asked = list(dict.fromkeys(map(base_of, job_ids)))
+        # Without -D only the last run is shown.
+        more = [["-D", "-j", ",".join(ids)] for ids in argument_chunks(asked)]
+        runs = read_runs("\n".join(self._sacct(RUNS_FORMAT, since=since, more=words) for words in more))
+        return {job: runs[job] for job in job_ids if job in runs}
 
     def _with_memory(self, reports: Mapping[str, JobReport], since: float) -> Mapping[str, JobReport]:
         """Jobs that may have been killed for their memory are looked at more closely, by one more sacct for all."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import JobReport, Phase, slurm_state
+from sweep.core.attempt import JobReport, JobRun, Phase, slurm_state
 from sweep.core.hostlist import expand_hostlist
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # The reason is last: an administrator's words may hold anything, a separator too.
 SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%r"
+RUNS_FORMAT = "JobID,Start,End"
 SACCT_FORMAT = "JobID,State,NodeList,Start,End,ExitCode,Reason"
 
 _JOB_ID = re.compile(r"(?P<base>\d+)(?:_(?:(?P<index>\d+)|\[(?P<indices>[^\]]*)(?P<closed>\])?))?")
@@ -94,6 +95,19 @@ def read_squeue(text: str) -> Rows:
 def read_sacct(text: str) -> Rows:
     """Rows of ``sacct -X -P -n -o SACCT_FORMAT``."""
     return _read(text, _sacct_report)
+
+
+def read_runs(text: str) -> dict[str, list[JobRun]]:
+    """Runs of jobs and array tasks in ``sacct -D -X -P -n -o RUNS_FORMAT``, the first first; one that waits is none."""
+    found: dict[str, list[JobRun]] = {}
+    for line in text.splitlines():
+        row_id, start, end, *_ = [*line.split("|"), "", ""]
+        named, started_at, ended_at = parse_row_id(row_id), parse_time(start), parse_time(end)
+        # Slurm gives a job that ended while it waited the same start as end, or none.
+        if named is not None and started_at is not None and started_at != ended_at:
+            for job in named[1]:
+                found.setdefault(job, []).append(JobRun(started_at=started_at, ended_at=ended_at))
+    return {job: sorted(runs, key=lambda run: run.started_at) for job, runs in found.items()}
 
 
 def bases(text: str) -> list[str]:

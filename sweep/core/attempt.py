@@ -120,6 +120,19 @@ class JobReport:
         return self.state == "RUNNING"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRun:
+    """One run of a job, which has several where it was requeued under its id.
+
+    Attributes:
+        started_at: Unix time of its start.
+        ended_at: Unix time of its end; None while it runs, or where the end is not known (yet).
+    """
+
+    started_at: float
+    ended_at: float | None = None
+
+
 ABSENT = JobReport(state="", phase=Phase.ABSENT)
 """The report on a job that the scheduler does not know."""
 

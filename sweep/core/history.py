@@ -12,6 +12,7 @@ from sweep.core.ledger import (
     Refused,
     Released,
     Reopened,
+    Requeued,
     Reserved,
     Skipped,
     StopRequested,
@@ -42,6 +43,7 @@ class AttemptState:
         outcome: How it ended; None while it is in flight.
         reason: Why.
         gpu_seconds: What it used; None where unknown.
+        earlier_gpu_seconds: What runs of its job used before it was requeued, as far as noticed.
         is_cancel_requested: The user asked for its end.
         stop: Why this tool itself ends it; None where it does not.
         released: The reservation never became a job, or the job was taken back before it began.
@@ -59,6 +61,7 @@ class AttemptState:
     outcome: Outcome | None = None
     reason: str = ""
     gpu_seconds: float | None = None
+    earlier_gpu_seconds: float = 0.0
     is_cancel_requested: bool = False
     stop: Stop | None = None
     released: bool = False
@@ -293,6 +296,14 @@ def _withdrawn(history: History, event: Withdrawn) -> None:
         state.released, state.reason = True, event.reason
 
 
+def _requeued(history: History, event: Requeued) -> None:
+    state = history.attempt(event.key)
+    if state is None:
+        history.problems.append(f"attempt {event.key} was requeued but never reserved")
+    else:
+        state.earlier_gpu_seconds = event.gpu_seconds
+
+
 def _reopened(history: History, event: Reopened) -> None:
     for key in event.repeats:
         repeat = history.repeats.setdefault(key, RepeatHistory())
@@ -317,6 +328,7 @@ _APPLY: Mapping[type, Any] = {
     Skipped: _skipped,
     StopRequested: _stop_requested,
     Withdrawn: _withdrawn,
+    Requeued: _requeued,
 }
 
 

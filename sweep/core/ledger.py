@@ -148,8 +148,33 @@ class Withdrawn:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requeued:
+    """An attempt's job was put back into the queue under its id; what its runs so far have used.
+
+    Attributes:
+        time: Unix time at which it was noticed.
+        key: The attempt.
+        gpu_seconds: Of all its runs before the one to come, or that runs now.
+    """
+
+    time: float
+    key: AttemptKey
+    gpu_seconds: float
+
+
 Event = (
-    Reserved | Submitted | Refused | Released | Ended | CancelRequested | Reopened | Skipped | StopRequested | Withdrawn
+    Reserved
+    | Submitted
+    | Refused
+    | Released
+    | Ended
+    | CancelRequested
+    | Reopened
+    | Skipped
+    | StopRequested
+    | Withdrawn
+    | Requeued
 )
 _Kind = TypeVar("_Kind")
 _Line = TypeVar("_Line", str, bytes)
@@ -164,6 +189,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     Skipped: "skipped",
     StopRequested: "stop_requested",
     Withdrawn: "withdrawn",
+    Requeued: "requeued",
 }
 
 
@@ -276,6 +302,10 @@ def _parse_withdrawn(data: dict[str, Any]) -> Withdrawn:
     return Withdrawn(time=_number(data["time"]), key=_key(data["key"]), reason=_typed(str, data["reason"]))
 
 
+def _parse_requeued(data: dict[str, Any]) -> Requeued:
+    return Requeued(time=_number(data["time"]), key=_key(data["key"]), gpu_seconds=_number(data["gpu_seconds"]))
+
+
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "reserved": _parse_reserved,
     "submitted": _parse_submitted,
@@ -287,6 +317,7 @@ _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "skipped": _parse_skipped,
     "stop_requested": _parse_stop_requested,
     "withdrawn": _parse_withdrawn,
+    "requeued": _parse_requeued,
 }
 
 

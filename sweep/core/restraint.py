@@ -186,8 +186,23 @@ def _committed(attempt: AttemptState) -> float:
         return 0.0
     # What an ended attempt used may be unknown; then it counts with all that it could have used.
     if attempt.outcome is None or attempt.gpu_seconds is None:
-        return attempt.gpu_hours
+        # A job that was requeued may take its whole walltime once more.
+        return attempt.gpu_hours + attempt.earlier_gpu_seconds / 3600
     return attempt.gpu_seconds / 3600
+
+
+def beyond_budget(history: History, policy: Policy) -> list[AttemptState]:
+    """Attempts in flight that were requeued, and whose next run might take more than what is left of the budget."""
+    if policy.budget_gpu_hours is None:
+        return []
+    left, found = policy.budget_gpu_hours - gpu_hours_committed(history), []
+    requeued = [attempt for attempt in history.in_flight() if attempt.earlier_gpu_seconds]
+    left += sum(attempt.gpu_hours for attempt in requeued if attempt.stop is not None)
+    for attempt in requeued:
+        if left < -1e-9 and attempt.stop is None:
+            left += attempt.gpu_hours
+            found.append(attempt)
+    return found
 
 
 def _within_budget(

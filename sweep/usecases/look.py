@@ -16,7 +16,7 @@ from sweep.usecases.session import Session, Sources
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import AttemptKey, JobReport, Outcome, Verdict
+    from sweep.core.attempt import AttemptKey, JobReport, JobRun, Outcome, Verdict
     from sweep.core.blame import Blame
     from sweep.core.history import History
     from sweep.core.ledger import Event
@@ -155,6 +155,9 @@ class _OnlyAsked:
 
     def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
         return self.real.poll(job_ids, since=since)
+
+    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
+        return self.real.runs_of(job_ids, since=since)
 
     def site(self) -> Site:
         return UNLIMITED

@@ -199,8 +199,9 @@ class Orchestrator:
         skipped: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for action in snapshot.actions:
             past = self.session.history.of(action.cell_id, action.repeat)
-            why = (action.hole, action.reason)
-            if action.hole and past.last is None and past.skipped != why:
+            is_first = past.last is None
+            why = (action.hole, action.reason if is_first else f"after {action.outcome}, {action.reason}")
+            if action.hole and past.skipped != why:
                 skipped.setdefault(why, []).append((action.cell_id, action.repeat))
         for (kind, reason), repeats in skipped.items():
             now = self.session.clock.now()

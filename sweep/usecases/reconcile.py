@@ -23,9 +23,11 @@ from sweep.core.cancel import unfinished
 from sweep.core.history import AttemptState
 from sweep.core.ledger import CancelRequested, Ended, Withdrawn
 from sweep.core.record import RecordError
+from sweep.core.restraint import beyond_budget
 from sweep.core.waiting import held_hint
 from sweep.ports import SchedulerError
 from sweep.usecases.lookup import LookUp
+from sweep.usecases.requeues import Requeues, waited_when_it_ended
 from sweep.usecases.sightings import Sightings
 from sweep.usecases.stops import Stops
 
@@ -48,6 +50,7 @@ class Reconciler:
         """Nothing has been seen yet."""
         self._session = session
         self._stops = Stops(session)
+        self._requeues = Requeues(session)
         self._absent = Sightings()
         self._ended = Sightings()
         self._outlived = Sightings()
@@ -85,6 +88,8 @@ class Reconciler:
             self._end_those_with_results(flying)
             return
         self._reports = dict(reports)
+        self._requeues.notice(flying, reports)
+        self._stop_beyond_budget()
         for attempt in flying:
             self._settle_one(attempt, reports.get(attempt.job_id or "", ABSENT))
         self._stops.tell()
@@ -201,6 +206,18 @@ class Reconciler:
         result, _ = self._session.run_dir.result(attempt.key)
         return result is not None
 
+    def _stop_beyond_budget(self) -> None:
+        """End jobs that were requeued and whose next run might overdraw the budget, which is a hard cap."""
+        cap = self._session.policy.budget_gpu_hours
+        for attempt in beyond_budget(self._session.history, self._session.policy):
+            report = self._reports.get(str(attempt.job_id))
+            if report is not None and report.phase in (Phase.PENDING, Phase.RUNNING):
+                reason = (
+                    f"requeued after {attempt.earlier_gpu_seconds / 3600:,.2f} GPU-hours; one more run of up to "
+                    f"{attempt.gpu_hours:,.2f} may not fit into the budget of {cap:,.2f}"
+                )
+                self._stops.request(attempt, StopKind.OVER_BUDGET, reason)
+
     def take_back(self, reason: str) -> None:
         """End jobs that have not begun, because the run is paused; those that have begun go on."""
         waiting = [
@@ -249,7 +266,7 @@ class Reconciler:
                 key=attempt.key,
                 outcome=verdict.outcome,
                 reason=verdict.reason,
-                gpu_seconds=_gpu_seconds(attempt, report, launched, session.run_dir.earlier_runs(attempt.key)),
+                gpu_seconds=_gpu_seconds(attempt, report, launched, self._requeues.settled_seconds(attempt, report)),
                 evidence={**_as_data(evidence, errors), "blamed": blamed},
             )
         )
@@ -330,23 +347,22 @@ class Reconciler:
 
 
 def _gpu_seconds(
-    attempt: AttemptState, report: JobReport, launched: AttemptFile | None, earlier: Sequence[AttemptFile]
+    attempt: AttemptState, report: JobReport, launched: AttemptFile | None, earlier_s: float
 ) -> float | None:
     """GPU-seconds that an attempt held, by the scheduler's times or else the launcher's; None where neither knows.
 
-    The scheduler's are those of the job's last run: what it ran before it was requeued, its launchers say.
+    These are of the job's last run; ``earlier_s`` are the seconds of those before it was requeued.
     """
     started, ended = report.started_at, report.ended_at
     if started is None and launched is None and (report.phase is Phase.ENDED or _was_taken_back(attempt)):
         return 0.0  # it ended before it began
+    if waited_when_it_ended(report):
+        return earlier_s * attempt.gpus
     if (started is None or ended is None) and launched is not None:
         started, ended = launched.started_at, launched.ended_at or ended
     if started is None or ended is None:
         return None
-    # A launcher that was killed did not write its end: at the latest it was when the next run began.
-    begins = [*(run.started_at for run in earlier[1:]), started]
-    before = sum((run.ended_at or then) - run.started_at for run, then in zip(earlier, begins, strict=False))
-    return (max(0.0, before) + max(0.0, ended - started)) * attempt.gpus
+    return (earlier_s + max(0.0, ended - started)) * attempt.gpus
 
 
 def _was_taken_back(attempt: AttemptState) -> bool:

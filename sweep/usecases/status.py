@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import Phase
-from sweep.core.plan import ActionKind, decide
+from sweep.core.plan import TO_SUBMIT, ActionKind, decide
 from sweep.core.restraint import HOLES
 from sweep.core.waiting import held_hint
 
@@ -63,7 +63,7 @@ class RepeatStatus:
 def as_left(action: Action, history: History) -> Action:
     """What the last run said of a repeat that it did not try, where it said why."""
     skipped = history.of(action.cell_id, action.repeat).skipped
-    if action.kind is not ActionKind.SUBMIT or skipped is None or skipped[0] not in HOLES:
+    if action.kind not in TO_SUBMIT or skipped is None or skipped[0] not in HOLES:
         return action
     return replace(action, kind=HOLES[skipped[0]], hole=skipped[0], reason=skipped[1])
 

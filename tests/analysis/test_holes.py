@@ -67,6 +67,17 @@ def test_a_repeat_that_a_run_ended_without_trying_says_why_until_it_is_tried(tmp
     assert only_row(run)["status"] == "oom_device"
 
 
+def test_a_retry_that_a_run_ended_without_trying_says_why(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    key = run.key(nodes=1)
+    run.end(key, Outcome.PREEMPTED)
+    reason = "after PREEMPTED, budget: too little is left"
+    run.events.append(Skipped(time=STARTED, repeats=((key.cell_id, 1),), kind="over_budget", reason=reason))
+    run.save()
+    row = only_row(run)
+    assert (row["status"], row["reason"]) == ("over_budget", reason)
+
+
 def test_an_attempt_in_flight_is_pending_until_its_launcher_writes(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     key = run.key(nodes=1)

@@ -91,3 +91,26 @@ def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
     assert again.code == 0, again.err
     assert Counter(run.outcomes())["SUCCEEDED"] == 12
     run.audit(budget=2)
+
+
+def test_a_requeued_job_whose_next_run_may_not_fit_into_the_budget_is_taken_from_the_queue(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """A minute at most for each run, of 63 seconds in all; ten are used when Slurm requeues it."""
+    run = fault_run(
+        slurm, tmp_path, "requeued", "nodes=1", "seq_len=32", "budget.gpu_hours=0.0175", mode="slow", walltime_min=1
+    )  # fmt: skip
+    started = run.shell.start(*run.words)
+    run.wait_running()
+    job = run.job_of(32)
+    time.sleep(10)
+    slurm.run("scontrol", "update", f"jobid={job}", "requeue=1")
+    slurm.run("scontrol", "requeue", job)
+    text, _ = started.communicate(timeout=100)
+    assert started.returncode == 1, text
+    assert run.outcomes() == ["PREEMPTED"]
+    assert [event["kind"] for event in run.events("stop_requested")] == ["over_budget"]
+    row = run.by_length()["32"]
+    assert row["status"] == "over_budget"
+    assert "after PREEMPTED" in row["reason"]
+    run.audit(budget=0.0175)

@@ -187,6 +187,15 @@ def test_a_job_that_waits_is_cancelled_without_being_started(local: Local) -> No
     assert not (local.run_dir / attempt_dir(key(2))).exists()
 
 
+def test_a_job_that_has_begun_is_left_alone_where_only_waiting_ones_are_to_end(local: Local) -> None:
+    made = submission(local.run_dir, stub_launch("works"), tasks=(key(1), key(2)), gpus_per_node=2)
+    first, second = local.scheduler.submit(made)
+    assert local.report(first).state == "RUNNING"
+    local.scheduler.cancel([first, second], only_pending=True)
+    assert local.report(second).state == "CANCELLED"
+    assert local.end_of(first).state == "COMPLETED"
+
+
 def test_cancelling_what_is_over_changes_nothing(local: Local) -> None:
     (job_id,) = local.scheduler.submit(submission(local.run_dir, stub_launch("works")))
     report = local.end_of(job_id)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import resource
 import stat
 from pathlib import Path
@@ -163,6 +164,16 @@ def test_earlier_runs_of_a_requeued_job_are_told_apart_from_its_latest(run_dir: 
     latest = run_dir.attempt_file(KEY)
     assert latest is not None
     assert latest.restart == 10
+
+
+def test_the_last_sign_of_life_of_a_run_is_the_last_file_that_it_wrote(run_dir: RunDir) -> None:
+    own = _folder(run_dir)
+    (own / "restart-1").mkdir()
+    assert run_dir.last_sign_of_life(KEY, 0) is None, "the cell file was there before"
+    for path, time in ((own / "attempt.json", 10), (own / "progress.json", 20), (own / "restart-1" / "x", 30)):
+        path.write_text("")
+        os.utime(path, (time, time))
+    assert [run_dir.last_sign_of_life(KEY, restart) for restart in (0, 1, 2)] == [20.0, 30.0, None]
 
 
 def test_errors_and_progress_are_those_of_the_latest_restart(run_dir: RunDir) -> None:

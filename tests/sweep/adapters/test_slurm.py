@@ -11,7 +11,7 @@ import pytest
 
 from sweep.adapters.slurm import SlurmScheduler
 from sweep.adapters.slurm_commands import CommandMissingError, SlurmCommands, argument_chunks
-from sweep.core.attempt import ABSENT, SLURM_STATES, AttemptKey, JobReport, Outcome, Phase
+from sweep.core.attempt import ABSENT, SLURM_STATES, AttemptKey, JobReport, JobRun, Outcome, Phase
 from sweep.core.spec import LaunchSpec, SlurmSpec
 from sweep.core.submission import Submission
 from sweep.ports import SchedulerError, SchedulerUnreachableError, SubmissionRejectedError, SubmissionUncertainError
@@ -424,6 +424,25 @@ def test_ten_thousand_jobs_are_read_by_two_commands(slurm: FakeSlurm) -> None:
 def test_cancel_ends_exactly_the_jobs_given_in_one_call(slurm: FakeSlurm) -> None:
     slurm.scheduler().cancel(["42_1", "42_3", "44"])
     assert slurm.calls("scancel") == ["42_1 42_3 44"]
+
+
+def test_only_what_has_not_begun_is_cancelled_where_that_is_asked(slurm: FakeSlurm) -> None:
+    slurm.scheduler().cancel(["42_1", "44"], only_pending=True)
+    assert slurm.calls("scancel") == ["--state=PENDING 42_1 44"]
+
+
+def test_runs_of_requeued_jobs_are_asked_for_in_one_call(slurm: FakeSlurm) -> None:
+    slurm.answers("sacct", out="42_0|100|125\n42_1|100|Unknown\n42_0|Unknown|Unknown\n43|90|95\n43|200|200\n")
+    found = slurm.scheduler().runs_of(["42_0", "42_1", "43", "44"], since=NOW)
+    assert found == {
+        "42_0": [JobRun(started_at=100.0, ended_at=125.0)],
+        "42_1": [JobRun(started_at=100.0, ended_at=None)],
+        "43": [JobRun(started_at=90.0, ended_at=95.0)],
+    }
+    (asked,) = slurm.calls("sacct")
+    assert "-D -j 42,43,44" in asked
+    assert slurm.scheduler(SlurmSpec(sacct=False)).runs_of(["42_0"], since=NOW) == {}
+    assert len(slurm.calls("sacct")) == 1
 
 
 def test_cancelling_nothing_calls_nothing(slurm: FakeSlurm) -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError, Verdict
+from sweep.core.attempt import ErrorClass, JobReport, JobRun, Outcome, Phase, RankError, Verdict
 from sweep.core.cancel import held_back
-from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Reserved, Submitted
+from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Requeued, Reserved, Submitted
 from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile
@@ -565,7 +565,7 @@ def test_gpu_seconds_of_an_attempt_are_its_time_times_its_gpus(world: World) -> 
 
 
 def test_what_a_job_used_before_it_was_requeued_counts_too(world: World) -> None:
-    """Once with its end, and once killed: then it lasted until the next run at the latest."""
+    """Once with its end, and once killed: then it lasted until the last file that it wrote."""
     _one_cell(world)
     orchestrator = world.orchestrator()
     orchestrator.step()
@@ -576,10 +576,33 @@ def test_what_a_job_used_before_it_was_requeued_counts_too(world: World) -> None
         AttemptFile(**told, restart=0, started_at=10.0, ended_at=25.0),
         AttemptFile(**told, restart=1, started_at=60.0, ended_at=None),
     ]
+    world.run_dir.signs[key, 1] = 70.0
     world.finish(job)
     orchestrator.step()
     (ended,) = _events(world, Ended)
-    assert ended.gpu_seconds == 15 + (100 - 60) + 100
+    assert ended.gpu_seconds == 15 + 10 + 100
+
+
+def test_what_a_job_used_before_it_was_requeued_is_what_accounting_says(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    key = world.scheduler.keys[job]
+    killed = AttemptFile(key=key, job_id=job, hosts=("node1",), pid=5, restart=0, started_at=10.0)
+    world.run_dir.earlier[key] = [killed]
+    world.scheduler.runs[job] = [
+        JobRun(started_at=9.0, ended_at=29.0), JobRun(started_at=100.0, ended_at=None)
+    ]  # fmt: skip
+    for state in ("RUNNING", "RUNNING"):
+        world.scheduler.say(job, state, started_at=100.0)
+        orchestrator.step()
+    assert world.scheduler.asked_for_runs == 1, "asked again only where something has changed"
+    assert world.ledger.events()[-1] == Requeued(time=world.clock.now(), key=key, gpu_seconds=20.0)
+    world.finish(job)
+    orchestrator.step()
+    (ended,) = _events(world, Ended)
+    assert ended.gpu_seconds == 20 + 100
 
 
 def test_an_attempt_that_ended_before_it_began_used_nothing(world: World) -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import OUTCOME_RULES, ErrorClass, Outcome, RankError
+from sweep.core.attempt import OUTCOME_RULES, ErrorClass, JobRun, Outcome, RankError
 from sweep.core.blame import Blame
 from sweep.core.cell import Cell, cell_id
 from sweep.core.ledger import Ended, Reserved, Skipped
 from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
-from sweep.core.record import Progress
+from sweep.core.record import AttemptFile, Progress
 from sweep.core.restraint import gpu_hours_committed
 from sweep.core.site import Site, SizeLimit
 from sweep.core.spec import SlurmSpec
@@ -340,6 +340,74 @@ def test_a_budget_is_never_overdrawn_and_what_it_stops_is_a_hole_with_that_reaso
     world.policy = replace(CALM, budget_gpu_hours=3.0)
     assert world.run_to_the_end().snapshot().is_over
     assert len(world.scheduler.keys) == 3
+
+
+def _requeued(world: World, *, budget: float, ended_at: float | None = 720.0) -> Orchestrator:
+    """A job of half an hour at most waits again, after it has run for 720 s."""
+    _cells(world, tiny_cell())
+    world.policy = replace(CALM, budget_gpu_hours=budget)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    key = world.scheduler.keys[job]
+    world.scheduler.say(job, "RUNNING", started_at=0.0)
+    orchestrator.step()
+    world.run_dir.attempt_files[key] = AttemptFile(
+        key=key, job_id=job, restart=0, hosts=("n1",), pid=1, started_at=0.0
+    )  # fmt: skip
+    world.run_dir.signs[key, 0] = 710.0
+    world.scheduler.runs[job] = [JobRun(started_at=0.0, ended_at=ended_at)]
+    world.scheduler.say(job, "PENDING", reason="BeginTime")
+    orchestrator.step()
+    return orchestrator
+
+
+def test_a_requeued_job_counts_with_what_it_has_used_and_one_more_walltime(world: World) -> None:
+    orchestrator = _requeued(world, budget=0.71)
+    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(0.2 + 0.5)
+    assert world.scheduler.cancelled == []
+    heir = world.orchestrator()
+    heir.step()
+    assert gpu_hours_committed(heir.session.history) == pytest.approx(0.2 + 0.5)
+
+
+def test_a_requeue_is_noticed_although_the_launcher_had_written_nothing(world: World) -> None:
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.runs[job] = [JobRun(started_at=0.0, ended_at=720.0)]
+    for state in ("RUNNING", "PENDING"):
+        world.scheduler.say(job, state, started_at=0.0 if state == "RUNNING" else None)
+        orchestrator.step()
+    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(0.2 + 0.5)
+    world.finish(job)
+    orchestrator.step()
+    assert _ends(world)[0].gpu_seconds == 720 + 100
+
+
+def test_until_accounting_has_the_end_of_a_run_its_files_tell(world: World) -> None:
+    orchestrator = _requeued(world, budget=0.71, ended_at=None)
+    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(710 / 3600 + 0.5)
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.runs[job] = [JobRun(started_at=0.0, ended_at=720.0)]
+    orchestrator.step()
+    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(0.2 + 0.5)
+
+
+def test_a_requeued_job_that_no_longer_fits_into_the_budget_is_stopped_while_it_waits(world: World) -> None:
+    orchestrator = _requeued(world, budget=0.69)
+    assert len(world.scheduler.cancelled) == 1
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    now = orchestrator.watch(lambda _: None)
+    (ended,) = _ends(world)
+    assert (ended.outcome, ended.gpu_seconds) == (Outcome.PREEMPTED, 720.0)
+    assert "budget of 0.69" in ended.reason
+    assert now.actions[0].kind is ActionKind.OVER_BUDGET
+    (skipped,) = [event for event in world.ledger.events() if isinstance(event, Skipped)]
+    assert skipped.kind == "over_budget"
+    assert skipped.reason.startswith("after PREEMPTED, budget: up to 0.50 GPU-hours")
 
 
 def test_an_attempt_whose_use_is_unknown_counts_with_all_that_it_could_have_used(world: World) -> None:

@@ -1,0 +1,130 @@
+"""What a job used in earlier runs under its id: by accounting, or else by the files that its runs have left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweep.core.attempt import Phase
+from sweep.core.ledger import Requeued
+from sweep.ports import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sweep.core.attempt import JobReport, JobRun
+    from sweep.core.history import AttemptState
+    from sweep.core.record import AttemptFile
+    from sweep.usecases.session import Session
+
+_CLOCKS_DIFFER_S = 1.0
+"""Slurm's times are whole seconds."""
+
+
+class Requeues:
+    """Notices that jobs were put back into the queue, and what that has cost so far.
+
+    Args:
+        session: The run.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Nothing has been seen yet."""
+        self._session = session
+        self._seen: dict[str, tuple[bool, float | None]] = {}
+
+    def notice(self, flying: Iterable[AttemptState], reports: Mapping[str, JobReport]) -> None:
+        """Record what requeued jobs have used, as soon as it is known; asks accounting once for all of them."""
+        suspects = [
+            (attempt, report)
+            for attempt in flying
+            if (report := reports.get(str(attempt.job_id))) is not None and self._may_have_run_before(attempt, report)
+        ]
+        runs = self._runs_of([attempt for attempt, _ in suspects])
+        for attempt, report in suspects:
+            job = str(attempt.job_id)
+            told = _seconds_before(report, runs.get(job, ()))
+            used = (self._seconds_by_files(attempt, report) if told is None else told) * attempt.gpus
+            if used > attempt.earlier_gpu_seconds:
+                self._session.record(Requeued(time=self._session.clock.now(), key=attempt.key, gpu_seconds=used))
+            if not _is_behind(report, runs.get(job, ())):
+                self._seen[job] = (report.phase is Phase.PENDING, report.started_at)
+
+    def _may_have_run_before(self, attempt: AttemptState, report: JobReport) -> bool:
+        """Whether there is a new sign of an earlier run: what has not changed since it was looked at is none."""
+        job, now = str(attempt.job_id), (report.phase is Phase.PENDING, report.started_at)
+        _, began = self._seen.get(job, (True, None))
+        if self._seen.get(job) == now or report.phase not in (Phase.PENDING, Phase.RUNNING):
+            return False
+        has_sign = began is not None or bool(self._files_of_earlier(attempt, report))
+        if not has_sign:
+            self._seen[job] = now
+        return has_sign
+
+    def settled_seconds(self, attempt: AttemptState, report: JobReport) -> float:
+        """Seconds that an ended job held its nodes in runs before its last one."""
+        if not attempt.earlier_gpu_seconds and not self._files_of_earlier(attempt, report):
+            return 0.0
+        told = _seconds_before(report, self._runs_of([attempt]).get(str(attempt.job_id), ()))
+        if told is not None:
+            return told
+        noticed = attempt.earlier_gpu_seconds / attempt.gpus if attempt.gpus else 0.0
+        return max(noticed, self._seconds_by_files(attempt, report))
+
+    def _seconds_by_files(self, attempt: AttemptState, report: JobReport) -> float:
+        files = self._files_of_earlier(attempt, report)
+        return sum(max(0.0, self._end_of(run, files[n + 1 :], report) - run.started_at) for n, run in enumerate(files))
+
+    def _end_of(self, run: AttemptFile, later: Sequence[AttemptFile], report: JobReport) -> float:
+        """When a run ended: a launcher that was killed did not write it, but the files of its trainer tell."""
+        if run.ended_at is not None:
+            return run.ended_at
+        sign = self._session.run_dir.last_sign_of_life(run.key, run.restart)
+        at_most = later[0].started_at if later else report.started_at
+        return min(run.started_at if sign is None else sign, at_most or float("inf"))
+
+    def _files_of_earlier(self, attempt: AttemptState, report: JobReport) -> Sequence[AttemptFile]:
+        """What launchers of earlier runs wrote: of a job that waits (again), all of them."""
+        run_dir = self._session.run_dir
+        earlier, latest = run_dir.earlier_runs(attempt.key), run_dir.attempt_file(attempt.key)
+        if latest is None or not self._is_of_earlier(latest, report):
+            return earlier
+        return [*earlier, latest]
+
+    def _is_of_earlier(self, latest: AttemptFile, report: JobReport) -> bool:
+        if _waits(report):
+            return True
+        # The clocks of nodes differ: only a launcher that has ended can be of an earlier run.
+        began = report.started_at
+        return latest.ended_at is not None and began is not None and latest.ended_at < began + _CLOCKS_DIFFER_S
+
+    def _runs_of(self, attempts: Sequence[AttemptState]) -> Mapping[str, Sequence[JobRun]]:
+        if not attempts:
+            return {}
+        since = min(attempt.reserved_at for attempt in attempts)
+        try:
+            return self._session.scheduler.runs_of([str(attempt.job_id) for attempt in attempts], since=since)
+        except SchedulerError:
+            return {}  # its files tell
+
+
+def waited_when_it_ended(report: JobReport) -> bool:
+    """Whether a job was cancelled while it waited, be it for its first run or for another."""
+    is_cancelled = report.phase is Phase.ENDED and report.state.startswith("CANCELLED")
+    return is_cancelled and report.started_at is None and not report.nodes
+
+
+def _waits(report: JobReport) -> bool:
+    return report.phase is Phase.PENDING or waited_when_it_ended(report)
+
+
+def _seconds_before(report: JobReport, runs: Sequence[JobRun]) -> float | None:
+    """Seconds of the runs before the one that a report is about; None where accounting does not know them (yet)."""
+    began = report.started_at
+    before = [run for run in runs if _waits(report) or (began is not None and run.started_at < began)]
+    spans = [run.ended_at - run.started_at for run in before if run.ended_at is not None]
+    return sum(spans) if before and len(spans) == len(before) else None
+
+
+def _is_behind(report: JobReport, runs: Sequence[JobRun]) -> bool:
+    """Whether accounting has not taken in yet that a run has ended which the queue has forgotten."""
+    return any(run.ended_at is None and run.started_at != report.started_at for run in runs)
