@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_exponential
@@ -98,9 +99,16 @@ class SlurmCommands:
 
         Raises:
             CommandMissingError: If one is not installed here.
+            SchedulerError: If SLURM_CONF names no file; each command would look for another for a minute.
         """
         for name in names:
             self._program(name)
+        named = self._clean.get("SLURM_CONF")
+        if named and not Path(named).is_file():
+            raise SchedulerError(
+                f"SLURM_CONF names {named}, which is no file. Let it name the cluster's slurm.conf, or unset it on a "
+                "machine that finds its cluster by itself."
+            )
 
     def ask(self, command: Sequence[str], *, unless: re.Pattern[str] | None = None) -> str:
         """Standard output of a command that may be repeated.

@@ -125,3 +125,16 @@ def test_without_accounting_what_slurm_ended_is_still_told_apart(
     assert sorted(run.outcomes()) == ["CANCELLED", "OOM_HOST"]
     assert "exceeded memory limit" in table["32"]["reason"]
     run.audit(by_sacct=not forgets)
+
+
+def test_a_sweep_that_no_controller_answered_leaves_no_run_directory(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    run = fault_run(slurm, tmp_path, "unanswered", "nodes=1", "seq_len=64")
+    away = 'echo "scontrol: error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
+    done = run.in_the_way("scontrol", away).shell.run(*run.words)
+    assert done.code == 2, done.err
+    assert "Nothing was submitted" in done.err
+    assert not run.run_dir.exists()
+    missing = run.with_env(SLURM_CONF=str(tmp_path / "gone.conf")).shell.run(*run.words)
+    assert missing.code == 2
+    assert f"SLURM_CONF names {tmp_path}/gone.conf, which is no file" in missing.err
+    assert not run.run_dir.exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from sweep.core.attempt import Phase
 from sweep.core.site import Site
 from sweep.core.spec import SlurmSpec
 from sweep.ports import SchedulerUnreachableError
-from tests.commands import Shell
 from tests.integration.conftest import SlurmUnderTest
 
 pytestmark = pytest.mark.slurm
@@ -133,11 +131,3 @@ def test_a_controller_that_never_answered_is_one_clear_error(slurm: SlurmUnderTe
     with pytest.raises(SchedulerUnreachableError, match="asked what the cluster allows: "):
         on.site()
     assert on.unhealthy(slurm.nodes) == {}
-
-
-def test_a_sweep_that_no_controller_answered_leaves_no_run_directory(slurm: SlurmUnderTest, tmp_path: Path) -> None:
-    shell = Shell(folder=tmp_path, env={**slurm.env, "SLURM_CONF": str(slurm.dir / "etc" / "elsewhere.conf")})
-    done = shell.run("+grid=weak_scaling", "cluster=slurm", "nodes=1")
-    assert done.code == 2, done.err
-    assert "Traceback" not in done.err
-    assert not list(tmp_path.glob("runs/*"))

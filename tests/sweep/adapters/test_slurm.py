@@ -124,13 +124,14 @@ def test_the_id_is_found_between_a_sites_banners(slurm: FakeSlurm, tmp_path: Pat
 def test_sbatch_gets_the_environment_without_what_an_enclosing_job_left(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers("sbatch", out="Submitted batch job 42\n")
     inherited = {"SLURM_CPU_BIND": "none", "SBATCH_PARTITION": "x", "SRUN_DEBUG": "3", "PMIX_RANK": "0", "RANK": "1"}
-    before = dict(os.environ)
-    scheduler = slurm.scheduler(**inherited, SLURM_CONF="/etc/slurm.conf", HOME="/home/me", LC_ALL="de_DE.UTF-8")
+    before, conf = dict(os.environ), tmp_path / "slurm.conf"
+    conf.touch()
+    scheduler = slurm.scheduler(**inherited, SLURM_CONF=str(conf), HOME="/home/me", LC_ALL="de_DE.UTF-8")
     scheduler.submit(submission(tmp_path))
     seen = slurm.environment("sbatch")
     assert seen.keys().isdisjoint(inherited)
     assert {name: seen[name] for name in ("SLURM_CONF", "HOME", "LC_ALL")} == {
-        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_CONF": str(conf),
         "HOME": "/home/me",
         "LC_ALL": "de_DE.UTF-8",
     }
