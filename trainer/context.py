@@ -1,11 +1,13 @@
 """Context parallelism: each rank holds a part of every sequence, of which attention alone needs the whole.
 
 Every rank takes one piece from the front and its mirror image from the back of the sequence (of 2 x cp pieces), so
-that all have as much to attend to. Suffixes as in :mod:`trainer.model`; T is all positions, S those held here.
+that all have as much to attend to. Attention has two forms behind one seam: torch's ring where its kernels can run,
+else gathered keys and values. Suffixes as in :mod:`trainer.model`; T is all positions, S those held here.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.model import CausalAttention
 
@@ -24,6 +27,35 @@ if TYPE_CHECKING:
 
 # Under its name of torch 2.13, and that of earlier versions.
 _gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
+
+
+# What the ring's kernels take on every GPU that has them, backward pass included: flash attention needs sm80 and knows
+# no fp32; cuDNN's takes heads of up to 128 channels, in eights (aten/native/transformers/cuda/sdp_utils.cpp). Torch has
+# two more kernels, and with grouped heads the ring fails on both.
+_RING_KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
+_RING_DTYPES = (torch.float16, torch.bfloat16)
+_RING_CAPABILITY = (8, 0)
+_RING_HEAD_DIM, _RING_HEAD_STEP = 128, 8
+
+
+class Form(StrEnum):
+    """How attention reaches the positions of other cp ranks."""
+
+    RING = "ring"
+    GATHERED = "gathered"
+
+
+def form_of(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | None) -> Form:
+    """The form that can run: the ring where flash attention or cuDNN's can, else gathered keys and values.
+
+    Args:
+        dtype: Of queries, keys and values.
+        head_dim: Channels of a head.
+        capability: CUDA's compute capability of the device; None on a CPU.
+    """
+    has_kernels = capability is not None and capability >= _RING_CAPABILITY
+    fits = dtype in _RING_DTYPES and head_dim <= _RING_HEAD_DIM and head_dim % _RING_HEAD_STEP == 0
+    return Form.RING if has_kernels and fits else Form.GATHERED
 
 
 def positions_of(seq_len: int, cp_degree: int, cp_rank: int) -> torch.Tensor:
@@ -57,33 +89,64 @@ class GatheredAttention(nn.Module):
         )
 
 
-def split_attention(model: Llama, mesh: DeviceMesh, device: torch.device) -> None:
-    """Let attention reach over all cp ranks: around a ring on GPUs, else over gathered keys and values."""
-    inner = [
-        (block, cast("CausalAttention", block.get_submodule("attention.inner"))) for block in model.blocks.values()
-    ]
-    if device.type == "cuda":
-        _run_around_ring([attention for _, attention in inner], mesh, model.seq_len)
-        return
+class RingAttention(CausalAttention):
+    """Attention by one of the kernels that torch's ring is made of, whichever torch prefers without a ring."""
+
+    def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        """Weighted values of the positions held here."""
+        with sdpa_kernel(_RING_KERNELS):
+            return super().forward(q_BHSE, k_BKSE, v_BKSE)
+
+
+def split_attention(
+    model: Llama, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype, *, rotate: str
+) -> dict[str, str]:
+    """Let attention reach over all cp ranks.
+
+    Args:
+        model: A model, or a stage of it.
+        mesh: The cp ranks.
+        device: Where it will run.
+        dtype: Format of activations.
+        rotate: How keys and values go round the ring: ``alltoall`` or ``allgather``.
+
+    Returns:
+        The form that was chosen and, of a ring, how it turns: for the result.
+    """
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    form = form_of(dtype, model.shape.head_dim, capability)
+    if form is Form.RING:
+        _run_around_ring(model, mesh, rotate)
+        return {"attention": form, "rotate": rotate}
+    _over_gathered(model, mesh, device)
+    return {"attention": form}
+
+
+def _over_gathered(model: Llama, mesh: DeviceMesh, device: torch.device) -> None:
     degree = mesh.size()
     held = positions_of(model.seq_len, degree, mesh.get_local_rank())
     gathered = torch.cat([positions_of(model.seq_len, degree, rank) for rank in range(degree)])
     mask_ST = (held[:, None] >= gathered[None, :]).to(device)
-    for block, attention in inner:
+    for block in model.blocks.values():
+        whole = cast("CausalAttention", block.get_submodule("attention.inner"))
         block.set_submodule(
-            "attention.inner", GatheredAttention(is_grouped=attention.is_grouped, mesh=mesh, mask_ST=mask_ST)
+            "attention.inner", GatheredAttention(is_grouped=whole.is_grouped, mesh=mesh, mask_ST=mask_ST)
         )
 
 
-def _run_around_ring(inner: list[CausalAttention], mesh: DeviceMesh, seq_len: int) -> None:
+def _run_around_ring(model: Llama, mesh: DeviceMesh, rotate: str) -> None:
     """Torch's ring attention (experimental in 2.13), balanced in the same way. Not yet run on a GPU."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring
     from torch.distributed.tensor.experimental._context_parallel._load_balancer import _HeadTailLoadBalancer
 
+    # Left alone, torch gathers all keys and values at once.
+    ring.set_rotate_method(rotate)
     # Sharding anything tells torch that modules are wrapped and sequences balanced; there is no other switch.
-    balancer = _HeadTailLoadBalancer(seq_len, mesh.size(), mesh.device_type)
-    ring._context_parallel_shard(mesh, [torch.arange(seq_len, device=mesh.device_type)], [0], balancer)
+    balancer = _HeadTailLoadBalancer(model.seq_len, mesh.size(), mesh.device_type)
+    ring._context_parallel_shard(mesh, [torch.arange(model.seq_len, device=mesh.device_type)], [0], balancer)
     ring._enable_context_parallel_dispatcher()
     style = ring._ContextParallel(seq_dim=2, attention_type=ring._ContextParallel.AttentionType.SDPA)
-    for attention in inner:
-        parallelize_module(attention, mesh, style)
+    for block in model.blocks.values():
+        whole = cast("CausalAttention", block.get_submodule("attention.inner"))
+        block.set_submodule("attention.inner", RingAttention(is_grouped=whole.is_grouped))
+        parallelize_module(block.get_submodule("attention.inner"), mesh, style)

@@ -1,6 +1,6 @@
 """Parallelism and precision, applied to the single-device model from outside, in one stated order.
 
-The order: pipeline split, float8 conversion, tensor parallelism, context parallelism, activation checkpointing,
+The order: float8 conversion, pipeline split, tensor parallelism, context parallelism, activation checkpointing,
 compile, FSDP or replicas, values for the parameters. What wraps outermost comes last.
 """
 
@@ -59,6 +59,7 @@ class Parallelized:
         tp: Ranks among which some parameters are split and others alike; None without tensor parallelism.
         split: All stages of the pipeline; none without one.
         loss_scale: What gradients are multiplied by; None where the format needs none.
+        context: How attention reaches over cp ranks, in words for the result; None without them.
     """
 
     stages: tuple[nn.Module, ...]
@@ -68,6 +69,7 @@ class Parallelized:
     tp: DeviceMesh | None = None
     split: tuple[StagePart, ...] = ()
     loss_scale: LossScale | None = None
+    context: dict[str, str] | None = None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of all stages held here, by the names that wrappers left them."""
@@ -89,8 +91,8 @@ def parallelize(
     """
     if mesh is not None and mesh.pp is not None:
         return _pipelined(cell, mesh, mesh.pp, device, materialize)
-    model, scale = build_on_meta(cell.model, cell.seq_len), LossScale.of(cell, device)
-    _apply(model, cell, mesh, device, materialize)
+    model, scale = _converted(cell, mesh, device), LossScale.of(cell, device)
+    context = _apply(model, cell, mesh, device, materialize)
     module = with_ddp(model, cell, mesh)
     run = InTurn(
         module=module,
@@ -107,6 +109,7 @@ def parallelize(
         loss_scale=scale,
         distinct=None if mesh is None else mesh.distinct,
         tp=None if mesh is None else mesh.tp,
+        context=context,
     )
 
 
@@ -115,10 +118,11 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, mat
     split = pipeline.split_layers(cell.model, layout.pp * layout.virtual_stages)
     parts = [split[index] for index in pipeline.stages_of_rank(layout, pp.get_local_rank())]
     stages: list[Llama] = []
+    context = None
     for part in parts:
-        model = build_on_meta(cell.model, cell.seq_len)
+        model = _converted(cell, mesh, device)
         pipeline.cut(model, part)
-        _apply(model, cell, mesh, device, materialize)
+        context = _apply(model, cell, mesh, device, materialize)
         stages.append(model)
     scale = LossScale.of(cell, device)
     flow = pipeline.Flow.of(cell, COMPUTE_DTYPE[cell.precision], device)
@@ -138,23 +142,34 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, mat
         distinct=mesh.distinct,
         tp=mesh.tp,
         split=tuple(split),
+        context=context,
     )
 
 
-def _apply(model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device, materialize: Materialize) -> None:
-    """Everything after the pipeline split, on the model or one stage of it."""
-    layout = cell.parallelism
+def _converted(cell: Cell, mesh: Mesh | None, device: torch.device) -> Llama:
+    model = build_on_meta(cell.model, cell.seq_len)
     is_sharded = mesh is not None and mesh.shard is not None
     convert(model, cell, is_sharded=is_sharded, is_emulated=device.type == "cpu")
+    return model
+
+
+def _apply(
+    model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device, materialize: Materialize
+) -> dict[str, str] | None:
+    """Everything after the pipeline split, on the model or one stage of it; returns how attention was split over cp."""
+    layout = cell.parallelism
     if mesh is not None and mesh.tp is not None:
         split_matrices(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
         if layout.async_tp:
             overlap_tensor_parallel(mesh.tp)
+    context = None
     if mesh is not None and mesh.cp is not None:
-        split_attention(model, mesh.cp, device)
+        dtype = COMPUTE_DTYPE[cell.precision]
+        context = split_attention(model, mesh.cp, device, dtype, rotate=cell.trainer.cp_rotate)
     _checkpoint_and_compile(model, cell)
     shard_or_replicate(model, cell, mesh)
     materialize(model, device, _held(cell, mesh, device).positions, seed=cell.trainer.seed)
+    return context
 
 
 def _checkpoint_and_compile(model: Llama, cell: Cell) -> None:

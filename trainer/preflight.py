@@ -82,8 +82,12 @@ def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
         yield "attention: what CUDA's kernels take for a moment in the backward pass is not counted"
     if is_cuda and cell.precision is Precision.FP32 and cell.model.n_kv_heads != cell.model.n_heads:
         yield "attention: for grouped heads in fp32 CUDA has no fused form; its scores come on top"
-    if is_cuda and layout.cp > 1:
-        yield "cp: gathered keys and values stand in for ring attention, which holds less at once"
+    # In fp32 they are gathered on a GPU too (trainer/context.py).
+    if is_cuda and layout.cp > 1 and cell.precision is not Precision.FP32:
+        yield (
+            "cp: gathered keys and values stand in for ring attention (GPUs from sm80 on), which keeps a rank's own "
+            f"alone for the backward pass and moves them by trainer.cp_rotate={cell.trainer.cp_rotate} in either pass"
+        )
     if cell.precision in (Precision.FLOAT8, Precision.MXFP8):
         yield f"{cell.precision}: products are emulated, which takes more for a moment"
     if layout.dp_replicate > 1 and layout.dp_replicate == layout.world_size:

@@ -102,6 +102,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                         "telemetry_by_rank": emit.readings(facts),
                         "binding_by_rank": emit.bindings(facts),
                         "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
+                        "context_parallel": model.context,
                         "pipeline_split": [str(part) for part in model.split],
                     },
                 )

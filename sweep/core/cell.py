@@ -153,6 +153,8 @@ class TrainerSettings:
         data: ``synthetic``, or the absolute path of a token file (:mod:`trainer.tokens_file`).
         float8_recipe: With precision ``float8``: one scale for each tensor, or for each row.
         bind: ``auto`` binds a rank to the cores beside its GPU, ``none`` does not.
+        cp_rotate: How ring attention moves keys and values: ``alltoall`` from neighbour to neighbour while it computes,
+            ``allgather`` all of them at once.
     """
 
     steps: int = 60
@@ -172,6 +174,7 @@ class TrainerSettings:
     data: str = SYNTHETIC
     bind: str = "auto"
     float8_recipe: str = "tensorwise"
+    cp_rotate: str = "alltoall"
 
     def __post_init__(self) -> None:
         """Refuse a run whose measured window would be empty, and settings that mean nothing."""
@@ -206,6 +209,7 @@ _WORDS: Mapping[str, tuple[Callable[[str], bool], str]] = {
     # Jobs run in folders of their own, so a relative path would name another file.
     "data": (lambda word: word == SYNTHETIC or word.startswith("/"), f"{SYNTHETIC}, or a token file's absolute path"),
     "float8_recipe": (lambda word: word in ("tensorwise", "rowwise"), "tensorwise or rowwise"),
+    "cp_rotate": (lambda word: word in ("alltoall", "allgather"), "alltoall or allgather"),
     "bind": (lambda word: word in ("auto", "none"), "auto or none"),
 }
 _POSITIVE = (lambda value: value > 0, "a number above 0")

@@ -1,6 +1,9 @@
-"""Driver for torchrun: trains several cells in one launch and writes what each showed (no test by itself).
+"""Trains several cells in one launch and writes what each showed (no test by itself).
 
-torchrun ... tests/trainer/layouts.py CELLS.json OUT.json
+python tests/trainer/layouts.py N_RANKS CELLS.json OUT.json
+
+The ranks are forks of one process, which has imported torch for all of them: on two cores that is most of a minute for
+sixteen. How ranks start by torchrun is for tests/trainer/test_cli.py.
 """
 
 from __future__ import annotations
@@ -9,9 +12,13 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +27,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from sweep.core.cell import Cell, cell_from_json
+from tests.trainer.emulated_flash import ring_on_cpu
 from trainer import compilation, devices, session
 from trainer.failure import Whereabouts, leave
 from trainer.init import plain_name
@@ -112,29 +120,74 @@ def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object
         "calls": dict(CALLS.counts),
         "formats": sorted(formats),
         "n_params": model.n_params,
+        "context": model.context,
         "time_s": time.perf_counter() - begun,
     }
 
 
-def main() -> None:
-    cells = {name: cell_from_json(data) for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
-    ranks = Ranks.from_environment(os.environ)
+def train_all(ranks: Ranks, store: Path, given: Path, found: Path) -> None:
+    """One rank: all cells, one after the other."""
+    cells = {name: cell_from_json(data) for name, data in json.loads(given.read_text()).items()}
     compute = devices.claim("cpu", ranks.local_rank)
     torch.set_num_threads(1)
-    with session.process_group(compute, ranks, 60.0):
-        shown: dict[str, object] = {}
-        for name, cell in cells.items():
-            # What the default compiler makes of a block takes half a minute on a CPU: most layouts are compiled as far
-            # as its input.
-            compilation.BACKEND = "inductor" if "inductor" in name else "aot_eager"
-            if ranks.rank == 0:
-                print(f"layout {name}", file=sys.stderr, flush=True)
-            shown[name] = show(cell, ranks, compute)
+    if ranks.world_size > 1:
+        dist.init_process_group(
+            compute.backend,
+            init_method=f"file://{store}",
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            timeout=timedelta(seconds=120),
+        )
+    shown: dict[str, object] = {}
+    for name, cell in cells.items():
+        # What the default compiler makes of a block takes half a minute on a CPU: most layouts are compiled as far
+        # as its input.
+        compilation.BACKEND = "inductor" if "inductor" in name else "aot_eager"
         if ranks.rank == 0:
-            Path(sys.argv[2]).write_text(json.dumps(shown))
+            print(f"layout {name}", file=sys.stderr, flush=True)
+        with ring_on_cpu() if "ring" in name else contextlib.nullcontext():
+            shown[name] = show(cell, ranks, compute)
+    if ranks.rank == 0:
+        found.write_text(json.dumps(shown))
+    if ranks.world_size > 1:
+        dist.barrier()
+
+
+def fork(ranks: Ranks, store: Path, given: Path, found: Path) -> int:
+    """Start one rank; it leaves as the trainer does, without tearing anything down."""
+    child = os.fork()
+    if child == 0:
+        try:
+            train_all(ranks, store, given, found)
+        except BaseException:
+            traceback.print_exc()
+            leave(1)
+        leave(0)
+    return child
+
+
+def main() -> int:
+    """Run the ranks; the first that fails ends all, and its status is returned."""
+    n_ranks, given, found = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+    with tempfile.TemporaryDirectory() as folder:
+        running = {
+            fork(
+                Ranks(rank=rank, world_size=n_ranks, local_rank=rank, local_world_size=n_ranks, has_agent=n_ranks > 1),
+                Path(folder) / "store",
+                given,
+                found,
+            )
+            for rank in range(n_ranks)
+        }
+        status = 0
+        while running and status == 0:
+            ended, how = os.wait()
+            running.discard(ended)
+            status = os.waitstatus_to_exitcode(how)
+        for child in running:
+            os.kill(child, signal.SIGKILL)
+    return status
 
 
 if __name__ == "__main__":
-    main()
-    # As the trainer does (trainer/__main__.py).
-    leave(0)
+    sys.exit(main())

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweep.core.cell import Cell, cell_to_json
-from tests.trainer.processes import ROOT, torchrun
+from tests.trainer.layouts import weights_hash
+from tests.trainer.processes import ROOT, script
 from trainer import devices, session
 from trainer.failure import Whereabouts
 from trainer.loop import Observed
@@ -32,6 +33,7 @@ class Shown:
     calls: dict[str, int]
     formats: list[str]
     n_params: int
+    context: dict[str, str] | None
     time_s: float
 
 
@@ -39,7 +41,7 @@ def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell], timeout_s: f
     """Train all cells in one launch."""
     given, found = folder / f"cells-{n_ranks}.json", folder / f"shown-{n_ranks}.json"
     given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
-    done = torchrun(n_ranks, str(DRIVER), str(given), str(found), timeout_s=timeout_s)
+    done = script(str(DRIVER), str(n_ranks), str(given), str(found), timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr[-4000:]
     return {name: Shown(**shown) for name, shown in json.loads(found.read_text()).items()}
 
@@ -50,3 +52,9 @@ def alone(made: Cell) -> Observed:
     compute = devices.CpuCompute()
     model = session.build(made, compute, Ranks())
     return session.fit(made, Ranks(), compute, model, session.Watch(compute, Whereabouts()), None)
+
+
+@functools.cache
+def start_alone(made: Cell) -> str:
+    """The hash of the weights that one process starts from."""
+    return weights_hash(session.build(made, devices.CpuCompute(), Ranks()))

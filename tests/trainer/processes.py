@@ -38,8 +38,12 @@ def torchrun(n_ranks: int, *program: str, timeout_s: float = 280, **extra: str) 
 
 
 def alone(*arguments: str, timeout_s: float = 120, **extra: str) -> subprocess.CompletedProcess[str]:
+    return script("-m", "trainer", *arguments, timeout_s=timeout_s, **extra)
+
+
+def script(*arguments: str, timeout_s: float, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainer", *arguments],
+        [sys.executable, *arguments],
         env=environment(**extra),
         cwd=ROOT,
         capture_output=True,

@@ -7,6 +7,7 @@ ranks (:mod:`tests.trainer.test_layouts`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -14,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -27,12 +29,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, TrainerSettings
 from sweep.core.model import ModelShape
 from sweep.core.rules import violations
-from trainer import compilation, devices, mxfp8, session
+from trainer import compilation, devices, mxfp8, parallelize, session
 from trainer.compilation import overlap_tensor_parallel
-from trainer.context import _run_around_ring
 from trainer.failure import Whereabouts
 from trainer.mesh import build_mesh
-from trainer.model import CausalAttention
 from trainer.ranks import Ranks
 
 pytestmark = pytest.mark.slow
@@ -79,6 +79,7 @@ def cells(draw: st.DrawFn) -> Cell:
         micro_batch=micro_batch,
         seq_len=draw(st.integers(1, 3)) * 2 * layout.cp * layout.tp + draw(st.sampled_from((0, 0, 0, 1))),
         precision=draw(st.sampled_from((Precision.FP32, Precision.BF16))),
+        compile=draw(st.sampled_from((False, False, False, False, True))),
         activation_checkpointing=draw(st.sampled_from(Checkpointing)),
         reshard_after_forward=draw(st.booleans()),
         trainer=dataclasses.replace(
@@ -141,6 +142,8 @@ def apart(doing: Callable[[], object]) -> Any:
 @pytest.fixture(autouse=True)
 def stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_PipelineSchedule, "_warmup_p2p", agree_on_stated_shapes)
+    # As far as inductor's input, which is where torch gives up on what it cannot compile.
+    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
 
 
 SEARCH = settings(
@@ -215,11 +218,7 @@ def test_all_dimensions_at_once_are_built_and_stepped(rank: int) -> None:
 
 @pytest.mark.parametrize("checkpointing", Checkpointing)
 @pytest.mark.parametrize("pp", [1, 2])
-def test_compiled_blocks_are_built_and_stepped_with_each_checkpointing(
-    pp: int, checkpointing: Checkpointing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As far as inductor's input, which is where torch gives up on what it cannot compile.
-    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+def test_compiled_blocks_are_built_and_stepped_with_each_checkpointing(pp: int, checkpointing: Checkpointing) -> None:
     made = dataclasses.replace(
         FOUR_DIMENSIONS,
         nodes=1,
@@ -271,18 +270,41 @@ def test_the_second_half_of_a_mesh_too() -> None:
     assert found["distinct"] == [*range(8, 16), *range(24, 32)]
 
 
-def around_ring() -> list[int]:
-    with pretended(0, 2):
-        mesh = build_mesh(Parallelism(cp=2), 2, "cpu")
-        assert mesh.cp is not None
-        inner = [CausalAttention(is_grouped=True)]
-        _run_around_ring(inner, mesh.cp, 16)
-        return [len(module._forward_pre_hooks) + len(module._forward_hooks) for module in inner]
+STATED_ORDER = (
+    "convert",
+    "pipeline.cut",
+    "split_matrices",
+    "split_attention",
+    "checkpoint_blocks",
+    "compile_blocks",
+    "shard_or_replicate",
+    "materialize",
+)
 
 
-def test_what_ring_attention_needs_of_torch_is_there() -> None:
-    # It runs on GPUs only; its names in torch are experimental.
-    assert apart(around_ring) == [2]
+def order_of_application(cell: Cell) -> list[str]:
+    applied: list[str] = []
+    with contextlib.ExitStack() as stack:
+        for name in STATED_ORDER[:-1]:
+            owner = parallelize.pipeline if "." in name else parallelize
+            original = getattr(owner, name.rpartition(".")[2])
+
+            def noted(*args: Any, _name: str = name, _original: Any = original, **kwargs: Any) -> Any:
+                applied.append(_name)
+                return _original(*args, **kwargs)
+
+            stack.enter_context(mock.patch.object(owner, original.__name__, noted))
+        stack.enter_context(pretended(0, cell.gpus))
+        mesh = build_mesh(cell.parallelism, cell.gpus, "cpu")
+        parallelize.parallelize(
+            cell, mesh, torch.device("cpu"), materialize=lambda *_, **__: applied.append("materialize")
+        )
+    return applied
+
+
+def test_parallelism_is_applied_in_the_stated_order() -> None:
+    made = dataclasses.replace(FOUR_DIMENSIONS, compile=True, activation_checkpointing=Checkpointing.SELECTIVE)
+    assert apart(lambda: order_of_application(made)) == list(STATED_ORDER)
 
 
 def overlapped() -> bool:

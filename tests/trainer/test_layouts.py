@@ -40,6 +40,7 @@ FOUR = {
     "fsdp prefetched further": cell(gpus=4, trainer={"forward_prefetch": 3, "backward_prefetch": 2}),
     "fsdp not prefetched": cell(gpus=4, trainer={"forward_prefetch": 0, "backward_prefetch": 0}),
     "hsdp": cell(gpus=4, parallelism=hsdp),
+    "hsdp bf16": cell(gpus=4, parallelism=hsdp, precision=Precision.BF16),
     "hsdp accumulated resharded": cell(gpus=4, parallelism=hsdp, micro_batch=1, reshard_after_forward=True),
 }
 
@@ -67,14 +68,14 @@ def test_fp32_layout_trains_as_one_process_does(name: str, shown: dict[str, Show
     assert shown[name].grad_norms == pytest.approx(expected.grad_norms, rel=FP32_TOLERANCE)
 
 
-@pytest.mark.parametrize("name", [name for name in [*ONE, *TWO] if "bf16" in name])
+@pytest.mark.parametrize("name", [name for name in [*ONE, *TWO, *FOUR] if "bf16" in name])
 def test_bf16_layout_trains_as_one_fp32_process_does_within_its_rounding(name: str, shown: dict[str, Shown]) -> None:
     expected = shown["fp32"]
     assert shown[name].losses == pytest.approx(expected.losses, rel=BF16_LOSS_TOLERANCE)
     assert shown[name].grad_norms == pytest.approx(expected.grad_norms, rel=BF16_NORM_TOLERANCE)
 
 
-@pytest.mark.parametrize("name", [name for name in TWO if "bf16" in name])
+@pytest.mark.parametrize("name", [name for name in [*TWO, *FOUR] if "bf16" in name])
 def test_bf16_layouts_agree_with_bf16_on_one_process(name: str, shown: dict[str, Shown]) -> None:
     assert shown[name].losses == pytest.approx(shown["bf16"].losses, rel=2e-4)
 

@@ -1,12 +1,12 @@
 """Tensor, context and pipeline parallelism, alone and in products, against one process.
 
-One launch for each number of ranks walks through many layouts. On the two cores of a test machine it takes about two
-minutes in all; several times that where other tests run beside it.
+One launch for each number of ranks walks through many layouts.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from typing import Any
 
@@ -22,13 +22,15 @@ from tests.trainer.parity import (
     Shown,
     alone,
     run_layouts,
+    start_alone,
 )
 
 pytestmark = [pytest.mark.torchrun, pytest.mark.slow, pytest.mark.timeout(1000)]
 
 # An odd number of layers, shared out over two or four stages.
 DEEP = dataclasses.replace(UNEVEN, name="deep", n_layers=5)
-ONE_F_ONE_B = Schedule.ONE_F_ONE_B
+ONE_F_ONE_B, INTERLEAVED = Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED_1F1B
+ZERO_BUBBLE = Schedule.INTERLEAVED_ZERO_BUBBLE
 SELECTIVE, FULL = Checkpointing.SELECTIVE, Checkpointing.FULL
 
 
@@ -42,13 +44,20 @@ def on(n_ranks: int, *, micro_batch: int | None = None, **changes: Any) -> Cell:
     layout = dataclasses.replace(layout, dp_shard=n_ranks // layout.world_size)
     if micro_batch is None:
         micro_batch = 2 if layout.tp == 1 or layout.pp > 1 else 8 // layout.data_ranks
-    return cell(gpus=n_ranks, model=DEEP, parallelism=layout, micro_batch=micro_batch, **changes)
+    return cell(gpus=n_ranks, parallelism=layout, micro_batch=micro_batch, **{"model": DEEP, **changes})
 
 
 TWO = {
     "tp": on(2, tp=2),
     "tp without sequence parallelism": on(2, tp=2, sequence_parallel=False),
+    "bf16 tp without sequence parallelism": on(2, tp=2, sequence_parallel=False, precision=Precision.BF16),
     "cp": on(2, cp=2),
+    # A rank's name for a ring lets its kernel be emulated (tests/trainer/emulated_flash.py).
+    "ring": on(2, cp=2),
+    "ring gathered at once": on(2, cp=2, trainer={"cp_rotate": "allgather"}),
+    "ring checkpointed": on(2, cp=2, activation_checkpointing=FULL),
+    "ring checkpointed selectively": on(2, cp=2, activation_checkpointing=SELECTIVE),
+    "ring compiled": on(2, cp=2, compile=True),
     "pp": on(2, pp=2, schedule=ONE_F_ONE_B),
     "ddp compiled": on(2, dp_replicate=2, compile=True),
     "fsdp compiled": on(2, compile=True),
@@ -76,6 +85,9 @@ FOUR = {
     "fsdp x cp accumulated": on(4, cp=2, micro_batch=1, reshard_after_forward=True),
     "tp x cp": on(4, tp=2, cp=2),
     "tp x cp checkpointed selectively": on(4, tp=2, cp=2, activation_checkpointing=SELECTIVE),
+    "tp x ring": on(4, tp=2, cp=2),
+    "fsdp x ring": on(4, cp=2),
+    "ring x 1f1b": on(4, cp=2, pp=2, schedule=ONE_F_ONE_B),
     "pp of 4": on(4, pp=4, schedule=ONE_F_ONE_B),
     "gpipe of 4": on(4, pp=4, schedule=Schedule.GPIPE),
     "zbv of 4": on(4, pp=2, schedule=Schedule.ZBV, virtual_stages=2, dp_replicate=2),
@@ -84,63 +96,89 @@ FOUR = {
     "fsdp x 1f1b resharded": on(4, pp=2, schedule=ONE_F_ONE_B, reshard_after_forward=True),
     "fsdp x 1f1b checkpointed": on(4, pp=2, schedule=ONE_F_ONE_B, activation_checkpointing=FULL),
     "fsdp x 1f1b checkpointed selectively": on(4, pp=2, schedule=ONE_F_ONE_B, activation_checkpointing=SELECTIVE),
-    "fsdp x interleaved": on(4, pp=2, schedule=Schedule.INTERLEAVED_1F1B, virtual_stages=2, micro_batch=1),
+    "fsdp x interleaved": on(4, pp=2, schedule=INTERLEAVED, virtual_stages=2, micro_batch=1),
     "fsdp x zbv": on(4, pp=2, schedule=Schedule.ZBV, virtual_stages=2, micro_batch=1),
     "fsdp x zbv checkpointed": on(
         4, pp=2, schedule=Schedule.ZBV, virtual_stages=2, activation_checkpointing=FULL, micro_batch=1
     ),
-    "fsdp x interleaved zero bubble": on(
-        4, pp=2, schedule=Schedule.INTERLEAVED_ZERO_BUBBLE, virtual_stages=2, micro_batch=1
-    ),
+    "fsdp x interleaved zero bubble": on(4, pp=2, schedule=ZERO_BUBBLE, virtual_stages=2, micro_batch=1),
     "ddp x 1f1b": on(4, dp_replicate=2, pp=2, schedule=ONE_F_ONE_B),
     "tp x 1f1b": on(4, tp=2, pp=2, schedule=ONE_F_ONE_B, micro_batch=4),
     "tp x zbv": on(4, tp=2, pp=2, schedule=Schedule.ZBV, virtual_stages=2, micro_batch=4),
+    "tp x interleaved": on(4, tp=2, pp=2, schedule=INTERLEAVED, virtual_stages=2, micro_batch=4),
     "cp x 1f1b": on(4, cp=2, pp=2, schedule=ONE_F_ONE_B),
+    "cp x gpipe": on(4, cp=2, pp=2, schedule=Schedule.GPIPE),
+    "cp x zbv": on(4, cp=2, pp=2, schedule=Schedule.ZBV, virtual_stages=2),
+    "cp x interleaved zero bubble": on(4, cp=2, pp=2, schedule=ZERO_BUBBLE, virtual_stages=2),
     "bf16 fsdp x tp": on(4, tp=2, precision=Precision.BF16),
     "bf16 fsdp x cp": on(4, cp=2, precision=Precision.BF16),
     "bf16 tp x 1f1b": on(4, tp=2, pp=2, schedule=ONE_F_ONE_B, micro_batch=4, precision=Precision.BF16),
+    "bf16 tp x cp": on(4, tp=2, cp=2, precision=Precision.BF16),
     "bf16 fsdp x 1f1b": on(4, pp=2, schedule=ONE_F_ONE_B, precision=Precision.BF16),
+    "bf16 cp x gpipe": on(4, cp=2, pp=2, schedule=Schedule.GPIPE, precision=Precision.BF16),
+    "bf16 fsdp x interleaved": on(4, pp=2, schedule=INTERLEAVED, virtual_stages=2, precision=Precision.BF16),
+    "bf16 cp x zbv": on(4, cp=2, pp=2, schedule=Schedule.ZBV, virtual_stages=2, precision=Precision.BF16),
+    "bf16 fsdp x interleaved zero bubble": on(
+        4, pp=2, schedule=ZERO_BUBBLE, virtual_stages=2, precision=Precision.BF16
+    ),
 }
-SHORT: dict[str, Any] = {"trainer": {"steps": 3}}
 EIGHT = {
-    "fsdp x tp x pp": on(8, tp=2, pp=2, schedule=ONE_F_ONE_B, **SHORT),
+    "fsdp x tp x pp": on(8, tp=2, pp=2, schedule=ONE_F_ONE_B),
     # cp ranks shard the parameters: FSDP, CP, TP and a pipeline, in as few ranks as they take.
-    "cp x tp x pp": on(8, cp=2, tp=2, pp=2, schedule=ONE_F_ONE_B, micro_batch=4, **SHORT),
-    "hsdp x tp": on(8, dp_replicate=2, tp=2, **SHORT),
-    "hsdp x pp": on(8, dp_replicate=2, pp=2, schedule=ONE_F_ONE_B, micro_batch=1, **SHORT),
+    "cp x tp x pp": on(8, cp=2, tp=2, pp=2, schedule=ONE_F_ONE_B, micro_batch=4),
+    "hsdp x tp": on(8, dp_replicate=2, tp=2),
+    "hsdp x pp": on(8, dp_replicate=2, pp=2, schedule=ONE_F_ONE_B, micro_batch=1),
 }
+
+
+# All four dimensions in degrees of two, over as little as they take: a layer a stage, one micro-batch for each stage.
+TINY = dataclasses.replace(UNEVEN, name="tiny", n_layers=2)
+SIXTEEN = {
+    "fsdp x cp x tp x pp": on(16, model=TINY, cp=2, tp=2, pp=2, schedule=ONE_F_ONE_B, global_batch=4, micro_batch=1),
+}
+
+# What is given of a drawn layout; what is not is drawn.
+GIVEN: tuple[dict[str, Any], ...] = (
+    {"pp": 2, "tp": 2, "schedule": Schedule.GPIPE},
+    {"pp": 2, "tp": 2, "schedule": ONE_F_ONE_B, "activation_checkpointing": SELECTIVE},
+    {"pp": 2, "cp": 2, "schedule": INTERLEAVED, "virtual_stages": 2, "activation_checkpointing": SELECTIVE},
+    {"pp": 2, "schedule": Schedule.ZBV, "virtual_stages": 2, "activation_checkpointing": Checkpointing.NONE},
+    {"pp": 2, "schedule": ZERO_BUBBLE, "virtual_stages": 2, "activation_checkpointing": FULL},
+    {"tp": 2, "cp": 2, "activation_checkpointing": FULL, "micro_batch": 4},
+    {},
+)
 
 
 def drawn(seed: int) -> Cell:
     """A random layout of four ranks that the rules let through."""
-    random_number = random.Random(seed)
+    random_number, given = random.Random(seed), GIVEN[seed]
     while True:
-        degrees = dict.fromkeys(("dp_replicate", "tp", "pp", "cp"), 1)
-        for _ in range(random_number.choice((1, 2, 2))):
+        degrees = {name: given.get(name, 1) for name in ("dp_replicate", "tp", "pp", "cp")}
+        while math.prod(degrees.values()) < random_number.choice((2, 4, 4)):
             degrees[random_number.choice(list(degrees))] *= 2
-        schedule = random_number.choice(list(Schedule)) if degrees["pp"] > 1 else None
-        made = on(
-            4,
+        changes = {
+            "schedule": random_number.choice(list(Schedule)) if degrees["pp"] > 1 else None,
+            "virtual_stages": random_number.choice((1, 2)),
+            "sequence_parallel": random_number.random() < 0.5,
+            "micro_batch": random_number.choice((1, 2, 4)),
+            "reshard_after_forward": random_number.random() < 0.5,
+            "activation_checkpointing": random_number.choice(list(Checkpointing)),
             **degrees,
-            schedule=schedule,
-            virtual_stages=random_number.choice((1, 2)),
-            sequence_parallel=random_number.random() < 0.5,
-            micro_batch=random_number.choice((1, 2, 4)),
-            reshard_after_forward=random_number.random() < 0.5,
-            activation_checkpointing=random_number.choice(list(Checkpointing)),
-        )
+        }
+        made = on(4, **{**changes, **given})
         if not violations(made):
             return made
 
 
-FOUR.update({f"drawn {seed}": drawn(seed) for seed in range(5)})
-LAYOUTS = {**TWO, **FOUR, **EIGHT}
+DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(len(GIVEN))}
+FOUR.update(DRAWN)
+LAYOUTS = {**TWO, **FOUR, **EIGHT, **SIXTEEN}
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
     folder = tmp_path_factory.mktemp("layouts")
-    groups = {2: TWO, 4: FOUR, 8: EIGHT}
+    groups = {2: TWO, 4: FOUR, 8: EIGHT, 16: SIXTEEN}
     return {
         name: result
         for n_ranks, cells in groups.items()
@@ -148,29 +186,38 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
     }
 
 
-def one_process(name: str) -> Any:
-    return alone(cell(model=DEEP, trainer={"steps": LAYOUTS[name].trainer.steps}))
+def alike(name: str) -> Cell:
+    """The same training on one process."""
+    made = LAYOUTS[name]
+    return cell(model=made.model, global_batch=made.global_batch, micro_batch=made.global_batch)
 
 
 def test_the_rules_let_all_of_them_through() -> None:
     assert {name: violations(made) for name, made in LAYOUTS.items() if violations(made)} == {}
 
 
+def test_every_schedule_and_checkpointing_is_among_the_drawn() -> None:
+    assert {made.parallelism.schedule for made in DRAWN.values()} == {None, *Schedule}
+    assert {made.activation_checkpointing for made in DRAWN.values()} == set(Checkpointing)
+    products = [{name for name in ("tp", "pp", "cp") if getattr(made.parallelism, name) > 1} for made in DRAWN.values()]
+    assert all({one, other} in products for one, other in (("tp", "cp"), ("tp", "pp"), ("cp", "pp")))
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layout_starts_from_the_same_weights_bit_for_bit(name: str, shown: dict[str, Shown]) -> None:
-    assert shown[name].start == shown["cp"].start
+    assert shown[name].start == start_alone(alike(name))
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if "bf16" not in name])
 def test_fp32_layout_trains_as_one_process_does(name: str, shown: dict[str, Shown]) -> None:
-    expected = one_process(name)
+    expected = alone(alike(name))
     assert shown[name].losses == pytest.approx(expected.losses, rel=FP32_TP_TOLERANCE)
     assert shown[name].grad_norms == pytest.approx(expected.grad_norms, rel=FP32_TP_TOLERANCE)
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if "bf16" in name])
 def test_bf16_layout_trains_as_one_fp32_process_does_within_its_rounding(name: str, shown: dict[str, Shown]) -> None:
-    expected = one_process(name)
+    expected = alone(alike(name))
     assert shown[name].losses == pytest.approx(expected.losses, rel=BF16_LOSS_TOLERANCE)
     assert shown[name].grad_norms == pytest.approx(expected.grad_norms, rel=BF16_NORM_TOLERANCE)
 
@@ -182,7 +229,15 @@ def test_layout_computes_in_the_format_that_was_asked_for(name: str, shown: dict
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_rank_knows_how_many_parameters_the_whole_model_has(name: str, shown: dict[str, Shown]) -> None:
-    assert shown[name].n_params == DEEP.n_params
+    assert shown[name].n_params == LAYOUTS[name].model.n_params
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout_says_how_attention_reaches_over_cp_ranks(name: str, shown: dict[str, Shown]) -> None:
+    expected: dict[str, str] | None = {"attention": "gathered"} if LAYOUTS[name].parallelism.cp > 1 else None
+    if "ring" in name:
+        expected = {"attention": "ring", "rotate": LAYOUTS[name].trainer.cp_rotate}
+    assert shown[name].context == expected
 
 
 def test_a_pipeline_reduces_once_a_step_and_gathers_once_unless_freed(shown: dict[str, Shown]) -> None:

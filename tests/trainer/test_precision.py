@@ -7,24 +7,22 @@ Tolerances over five steps, relative to fp32: fp16 rounds to 11 bits (allowed: l
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from sweep.core.cell import Cell, Parallelism, Precision, Schedule, TrainerSettings, cell_to_json
+from sweep.core.cell import Cell, Parallelism, Precision, Schedule, TrainerSettings
 from sweep.core.model import ModelShape
 from tests.trainer.cells import cell
-from tests.trainer.processes import ROOT, torchrun
+from tests.trainer.parity import Shown, run_layouts
 from tests.trainer.test_preflight import examine
 from trainer.model import build_on_meta
 from trainer.optimizer import ShardedAdamW
 from trainer.precision import LossScale, check, convert
 from trainer.refusal import Refusal
 
-DRIVER = ROOT / "tests" / "trainer" / "layouts.py"
 SHAPE = ModelShape(name="even", n_layers=4, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=96, vocab_size=128)
 CPU = torch.device("cpu")
 
@@ -44,17 +42,13 @@ TWO = {
 
 @pytest.mark.torchrun
 def test_fp16_trains_as_fp32_does_under_every_kind_of_layout(tmp_path: Path) -> None:
-    shown: dict[str, dict[str, list[float]]] = {}
+    shown: dict[str, Shown] = {}
     for n_ranks, cells in ((1, ONE), (2, TWO)):
-        given, found = tmp_path / f"cells-{n_ranks}.json", tmp_path / f"shown-{n_ranks}.json"
-        given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
-        done = torchrun(n_ranks, str(DRIVER), str(given), str(found))
-        assert done.returncode == 0, done.stderr
-        shown |= json.loads(found.read_text())
+        shown |= run_layouts(tmp_path, n_ranks, cells)
     for name in shown.keys() - {"fp32"}:
-        assert "torch.float16" in str(shown[name]["formats"]), name
-        assert shown[name]["losses"] == pytest.approx(shown["fp32"]["losses"], rel=5e-4), name
-        assert shown[name]["grad_norms"] == pytest.approx(shown["fp32"]["grad_norms"], rel=1e-2), name
+        assert "torch.float16" in str(shown[name].formats), name
+        assert shown[name].losses == pytest.approx(shown["fp32"].losses, rel=5e-4), name
+        assert shown[name].grad_norms == pytest.approx(shown["fp32"].grad_norms, rel=1e-2), name
 
 
 def trained(scale: LossScale) -> tuple[nn.Parameter, ShardedAdamW]:
@@ -190,20 +184,16 @@ def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -
         "tensorwise pp": float8(2, **pipeline),
         "rowwise pp, backward pass in two parts": float8(2, trainer=rowwise, **v_shaped),
     }
-    shown: dict[str, dict[str, list[float]]] = {}
+    shown: dict[str, Shown] = {}
     for n_ranks, cells in ((1, alone), (2, two)):
-        given, found = tmp_path / f"cells-{n_ranks}.json", tmp_path / f"shown-{n_ranks}.json"
-        given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
-        done = torchrun(n_ranks, str(DRIVER), str(given), str(found))
-        assert done.returncode == 0, done.stderr
-        shown |= json.loads(found.read_text())
+        shown |= run_layouts(tmp_path, n_ranks, cells)
     for name in shown.keys() - {"fp32"}:
-        assert shown[name]["losses"] == pytest.approx(shown["fp32"]["losses"], rel=6e-3), name
-        assert shown[name]["losses"][0] == pytest.approx(shown["fp32"]["losses"][0], rel=2e-4), name
-        assert shown[name]["losses"] != shown["fp32"]["losses"]
+        assert shown[name].losses == pytest.approx(shown["fp32"].losses, rel=6e-3), name
+        assert shown[name].losses[0] == pytest.approx(shown["fp32"].losses[0], rel=2e-4), name
+        assert shown[name].losses != shown["fp32"].losses
     # Compiled as far as inductor's input nothing is fused, but the rotation differs in its last bit; rounding to eight
     # bits makes more of it.
-    compiled, plain = shown["tensorwise compiled"]["losses"], shown["tensorwise"]["losses"]
+    compiled, plain = shown["tensorwise compiled"].losses, shown["tensorwise"].losses
     assert compiled[0] == pytest.approx(plain[0], rel=5e-5)
     assert compiled == pytest.approx(plain, rel=6e-3)
 
