@@ -85,12 +85,13 @@ def _stand_ins(folder: Path) -> str:
     now, squeue, sacct = int(time.time()), [], []
     for number in range(JOBS):
         job, node = f"{100 + number // ARRAY}_{number % ARRAY}", f"node[{number % 97 + 1}-{number % 97 + 4}]"
+        name = f"bench-{number // ARRAY}"
         if number < 8000:
-            squeue.append(f"{job}|RUNNING|{node}|{now - 900}|{now + 900}|None")
+            squeue.append(f"{job}|{name}|RUNNING|{node}|{now - 900}|{now + 900}|None")
         elif number < 9000:
-            squeue.append(f"{job}|PENDING||N/A|N/A|Priority")
+            squeue.append(f"{job}|{name}|PENDING||N/A|N/A|Priority")
         else:
-            sacct.append(f"{job}|RUNNING|{node}|{now - 900}|Unknown|0:0|None")
+            sacct.append(f"{job}|{name}|RUNNING|{node}|{now - 900}|Unknown|0:0|None")
     (folder / "bin").mkdir()
     for name, lines in (("squeue", squeue), ("sacct", sacct), ("sbatch", []), ("scancel", [])):
         (folder / name).write_text("\n".join(lines) + "\n")

@@ -94,12 +94,15 @@ class Scheduler(Protocol):
         """Job ids of a submission of so many tasks, from the id that they share (a claim names it)."""
         ...
 
-    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
+    def poll(
+        self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
+    ) -> Mapping[str, JobReport]:
         """What is known of each job, in a fixed number of calls whatever their number.
 
         Args:
             job_ids: The jobs asked about; each is in the answer (:data:`sweep.core.attempt.ABSENT` where unknown).
             since: Unix time before which none of them was submitted.
+            names: By job its submission's name: what has its id under another name is another job, and it is absent.
 
         Raises:
             SchedulerError: If it cannot be asked: then nothing is known.
@@ -149,12 +152,16 @@ class Scheduler(Protocol):
         """
         ...
 
-    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
+    def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         """Ask for the end of jobs, which may take a while; those that are over already are no error.
 
         Args:
-            job_ids: The jobs.
+            jobs: Job ids with the names of their submissions: what has the id under another name, or is another
+                user's, is left alone.
             only_pending: Leave those alone that have begun.
+
+        Returns:
+            What was left alone, in words; empty where nothing had to be.
 
         Raises:
             SchedulerError: If it cannot be asked.

@@ -270,7 +270,9 @@ class FakeScheduler:
     def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
         return (shared_id,) if tasks == 1 else tuple(f"{shared_id}_{index}" for index in range(tasks))
 
-    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
+    def poll(
+        self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
+    ) -> Mapping[str, JobReport]:
         self.polls += 1
         if self.poll_error is not None:
             raise self.poll_error
@@ -299,10 +301,10 @@ class FakeScheduler:
         assert report is None or report.ended_at is not None
         return report if report is not None and (report.ended_at or 0.0) >= since else None
 
-    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
+    def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         if self.cancel_error is not None:
             raise self.cancel_error
-        for job in job_ids:
+        for job in jobs:
             was = self.states[job].phase
             if was is Phase.ENDED or (only_pending and was is not Phase.PENDING):
                 continue
@@ -311,6 +313,7 @@ class FakeScheduler:
                 # Slurm gives a job that was cancelled while it waited no times of its own.
                 times = {"started_at": None} if was is Phase.PENDING else {}
                 self.say(job, "CANCELLED by 0", **times)
+        return ()
 
     def close(self) -> None:
         self.closed = True

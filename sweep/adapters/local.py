@@ -108,7 +108,9 @@ class LocalScheduler:
         """Job ids of a submission of so many tasks; what they share is its name."""
         return job_ids(shared_id, tasks)
 
-    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
+    def poll(
+        self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
+    ) -> Mapping[str, JobReport]:
         """Notice what has ended, start what there is room for, and tell.
 
         Raises:
@@ -149,12 +151,16 @@ class LocalScheduler:
         """What the state's word means, where it is specific."""
         return LOCAL_STATES[State(report.state)].outcome if report.state in LOCAL_STATES else None
 
-    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
-        """End jobs, or of these only those that have not begun; on return none of their processes is left."""
-        wanted = [job for job_id in job_ids if (job := self._known().get(job_id))]
+    def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
+        """End jobs, or of these only those that have not begun; on return none of their processes is left.
+
+        No id is ever another's: it holds its submission's name.
+        """
+        wanted = [job for job_id in jobs if (job := self._known().get(job_id))]
         if only_pending:
             wanted = [job for job in wanted if job.state is State.PENDING]
         self._stop(wanted, State.CANCELLED, "cancelled")
+        return ()
 
     def close(self) -> None:
         """End every job that is not over; on return none of their processes is left."""

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from sweep.adapters.slurm_commands import CommandTimeoutError, SlurmCommands, argument_chunks
 from sweep.adapters.slurm_log import last_words
 from sweep.adapters.slurm_memory import MEMORY_FORMAT, over_memory
+from sweep.adapters.slurm_owner import OWNER_FORMAT, Owners, read_owners, who_cancelled
 from sweep.adapters.slurm_script import check_site, log_file
 from sweep.adapters.slurm_site import SlurmSite, is_hopeless
 from sweep.adapters.slurm_text import (
+    NO_NAMES,
     RUNS_FORMAT,
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -32,7 +34,7 @@ from sweep.core.attempt import ABSENT, Outcome, Phase, slurm_state
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sweep.core.attempt import JobReport, JobRun
     from sweep.core.site import Site
@@ -132,7 +134,9 @@ class SlurmScheduler:
         """Job ids of a submission of so many tasks: those of an array, or the plain job's own."""
         return _task_ids(shared_id, tasks)
 
-    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
+    def poll(
+        self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
+    ) -> Mapping[str, JobReport]:
         """What is known of each job, by one squeue for all and at most one sacct for those that it does not name.
 
         A second sacct tells which of those that FAILED were killed for their memory (:mod:`~.slurm_memory`).
@@ -143,11 +147,19 @@ class SlurmScheduler:
         """
         if not job_ids:
             return {}
-        queue = read_squeue(self._squeue(SQUEUE_FORMAT))
-        missing = [job_id for job_id in job_ids if job_id not in queue.exact]
-        accounting = self._accounting(missing, since) if self._spec.sacct else Rows()
-        reports = {job_id: best_report(job_id, queue, accounting) or ABSENT for job_id in job_ids}
+        ours = {base_of(job_id): name for job_id, name in (names or {}).items()}
+        queue = read_squeue(self._squeue(SQUEUE_FORMAT), ours)
+        accounting = self._told(job_ids, queue, since, ours) if self._spec.sacct else Rows()
+        reports = {job_id: self._report(job_id, queue, accounting) for job_id in job_ids}
         return self._with_memory(reports, since) if self._spec.sacct else reports
+
+    def _report(self, job_id: str, queue: Rows, accounting: Rows) -> JobReport:
+        report = best_report(job_id, queue, accounting)
+        if report is not None:
+            who = who_cancelled(report.state, self._user)
+            return replace(report, ended_by=who) if who else report
+        other = queue.others.get(base_of(job_id)) or accounting.others.get(base_of(job_id))
+        return ABSENT if other is None else replace(ABSENT, reason=f"{job_id} is now the id of another one, {other}")
 
     def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
         """All runs of jobs that may have been requeued under their ids, by accounting; none where it is off.
@@ -176,11 +188,22 @@ class SlurmScheduler:
             **{job: replace(reports[job], state="OUT_OF_MEMORY", reason=why) for job, why in words.items()},
         }
 
-    def _accounting(self, job_ids: Collection[str], since: float) -> Rows:
+    def _told(self, job_ids: Collection[str], queue: Rows, since: float, ours: Mapping[str, str]) -> Rows:
+        """What accounting knows of jobs that the queue does not name, or does not say who cancelled them."""
+        missing = [job for job in job_ids if job not in queue.exact]
+        cancelled = [job for job in job_ids if job in queue.exact and queue.exact[job].state == "CANCELLED"]
+        try:
+            return self._accounting([*missing, *cancelled], since, ours)
+        except SchedulerError:
+            if missing:
+                raise
+            return Rows()  # the state is known; by whom, is not
+
+    def _accounting(self, job_ids: Collection[str], since: float, ours: Mapping[str, str] = NO_NAMES) -> Rows:
         """Whole arrays are asked for: task by task would take a huge amount of time."""
         asked = list(dict.fromkeys(base_of(job_id) for job_id in job_ids))
         lines = [self._sacct(SACCT_FORMAT, since=since, more=["-j", ",".join(ids)]) for ids in argument_chunks(asked)]
-        return read_sacct("\n".join(lines))
+        return read_sacct("\n".join(lines), ours)
 
     def _squeue(self, columns: str, *more: str) -> str:
         # All states: for MinJobAge seconds after its end a job is here with its end state, before sacct knows.
@@ -228,22 +251,31 @@ class SlurmScheduler:
         except OSError:
             return None
 
-    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
+    def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         """End these jobs and array tasks, in one scancel call; those that are over already are no error.
 
-        Args:
-            job_ids: The jobs.
-            only_pending: Leave those alone that have begun.
+        The queue is asked first whose the ids are, since to an administrator Slurm gives any job, and which have begun.
+        (scancel's own filters are no way: with one of them Slurm 22.05 takes ``42_1`` for all waiting tasks of 42.)
 
         Raises:
             SchedulerError: If Slurm cannot be asked, or one of the ids is none.
         """
-        wrong = [job_id for job_id in job_ids if not _JOB_ID.fullmatch(job_id)]
+        wrong = [job_id for job_id in jobs if not _JOB_ID.fullmatch(job_id)]
         if wrong:
             raise SchedulerError(f"no ids of Slurm jobs, so nothing was cancelled: {', '.join(map(repr, wrong))}")
-        which = ["--state=PENDING"] if only_pending else []
-        for ids in argument_chunks(list(job_ids)):
-            self._commands.ask(["scancel", *which, *ids], unless=_OVER_ALREADY)
+        owners = self._owners(jobs)
+        ours = [job for job, name in jobs.items() if owners.names.get(base_of(job)) == name]
+        for ids in argument_chunks([job for job in ours if job in owners.pending] if only_pending else ours):
+            self._commands.ask(["scancel", *ids], unless=_OVER_ALREADY)
+        others = {job: owners.names[base_of(job)] for job in jobs if job not in ours and base_of(job) in owners.names}
+        return [f"{job} is now the id of another job, {whose}: it is left alone" for job, whose in others.items()]
+
+    def _owners(self, job_ids: Iterable[str]) -> Owners:
+        lines: list[str] = []
+        for ids in argument_chunks(list(dict.fromkeys(map(base_of, job_ids)))):
+            asked = ["squeue", "--array", "-h", "-t", "all", "-j", ",".join(ids), "-o", OWNER_FORMAT]
+            lines.append(self._commands.ask(asked, unless=_OVER_ALREADY))
+        return read_owners("\n".join(lines), self._user)
 
     def close(self) -> None:
         """Nothing to end: Slurm keeps the jobs."""

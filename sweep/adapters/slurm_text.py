@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import JobReport, JobRun, Phase, slurm_state
 from sweep.core.hostlist import expand_hostlist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-# The reason is last: an administrator's words may hold anything, a separator too.
-SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%r"
+# The reason is last: an administrator's words may hold anything, a separator too. So may a name that is not ours.
+SQUEUE_FORMAT = "%i|%j|%T|%N|%S|%e|%r"
 RUNS_FORMAT = "JobID,Start,End"
-SACCT_FORMAT = "JobID,State,NodeList,Start,End,ExitCode,Reason"
+SACCT_FORMAT = "JobID,JobName,State,NodeList,Start,End,ExitCode,Reason"
 
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 _JOB_ID = re.compile(r"(?P<base>\d+)(?:_(?:(?P<index>\d+)|\[(?P<indices>[^\]]*)(?P<closed>\])?))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _UNKNOWN = ("", "None", "NONE", "N/A", "Unknown", "(null)", "None assigned", "n/a")
@@ -32,17 +34,26 @@ class Rows:
         exact: Reports by job id, for the jobs and array tasks that it names.
         rest: By array, the report on the tasks that it does not name: a task list cut short (``42_[2,5,...]``), or the
             record of an array whose waiting tasks were ended before they became jobs of their own (``42``).
+        others: By array the name of a job that has its id and is not the one that is meant: ids are given anew by a
+            controller that has lost its state.
+        arrays: Arrays and jobs of which it names anything.
     """
 
     exact: dict[str, JobReport] = field(default_factory=dict)
     rest: dict[str, JobReport] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+    arrays: set[str] = field(default_factory=set)
 
-    def add(self, row_id: str, report: JobReport) -> None:
+    def add(self, row_id: str, name: str, report: JobReport, names: Mapping[str, str]) -> None:
         """Take in one row; a first column that is no job id (a step, a banner) is passed over."""
         named = parse_row_id(row_id)
         if named is None:
             return
         base, ids, is_whole = named
+        if names.get(base, name) != name:
+            self.others[base] = name
+            return
+        self.arrays.add(base)
         self.exact.update(dict.fromkeys(ids, report))
         if not is_whole:
             self.rest[base] = report
@@ -87,14 +98,14 @@ def _parse_indices(text: str) -> tuple[list[int], bool]:
     return indices, is_whole
 
 
-def read_squeue(text: str) -> Rows:
-    """Rows of ``squeue -h -o SQUEUE_FORMAT``."""
-    return _read(text, _squeue_report)
+def read_squeue(text: str, names: Mapping[str, str] = NO_NAMES) -> Rows:
+    """Rows of ``squeue -h -o SQUEUE_FORMAT``; of an array that is named, only those under its name."""
+    return _read(text, _squeue_report, names)
 
 
-def read_sacct(text: str) -> Rows:
-    """Rows of ``sacct -X -P -n -o SACCT_FORMAT``."""
-    return _read(text, _sacct_report)
+def read_sacct(text: str, names: Mapping[str, str] = NO_NAMES) -> Rows:
+    """Rows of ``sacct -X -P -n -o SACCT_FORMAT``; of an array that is named, only those under its name."""
+    return _read(text, _sacct_report, names)
 
 
 def read_runs(text: str) -> dict[str, list[JobRun]]:
@@ -116,13 +127,16 @@ def bases(text: str) -> list[str]:
     return list(dict.fromkeys(item[0] for item in named if item is not None))
 
 
-def _read(text: str, report: Callable[[list[str]], JobReport]) -> Rows:
+def _read(text: str, report: Callable[[list[str]], JobReport], names: Mapping[str, str]) -> Rows:
     rows = Rows()
     for line in text.splitlines():
         row_id, *fields = line.split("|")
-        if fields:
-            # A line cut short still says that the job is there.
-            rows.add(row_id, report([*fields, *[""] * 6]))
+        if len(fields) == 1:
+            # A line cut short, in its name perhaps, still says that the job is there.
+            rows.add(row_id, names.get(base_of(row_id), ""), report([""] * 6), names)
+        elif fields:
+            name, *others = fields
+            rows.add(row_id, name, report([*others, *[""] * 6]), names)
     return rows
 
 
@@ -189,7 +203,18 @@ def parse_exit_code(text: str) -> int | None:
 
 
 def best_report(job_id: str, queue: Rows, accounting: Rows) -> JobReport | None:
-    """The word that counts on one job: the more specific one, and the queue's before accounting's, which lags."""
+    """The word that counts on one job: the more specific one, and the queue's before accounting's, which lags.
+
+    Of a cancelled job only accounting says by whom.
+    """
+    found = _best_report(job_id, queue, accounting)
+    if found is None or found.state != "CANCELLED":
+        return found
+    told = accounting.exact.get(job_id) or accounting.rest.get(base_of(job_id))
+    return replace(found, state=told.state) if told is not None and told.state.startswith("CANCELLED by ") else found
+
+
+def _best_report(job_id: str, queue: Rows, accounting: Rows) -> JobReport | None:
     base = base_of(job_id)
     candidates: Iterable[JobReport | None] = (
         queue.exact.get(job_id),
@@ -198,7 +223,14 @@ def best_report(job_id: str, queue: Rows, accounting: Rows) -> JobReport | None:
         accounting.exact.get(job_id),
         accounting.rest.get(base),
     )
-    return next((report for report in candidates if report is not None), None)
+    found = next((report for report in candidates if report is not None), None)
+    return _REMOVED if found is None and base != job_id and base in accounting.arrays else found
+
+
+_REMOVED = JobReport(
+    state="CANCELLED", phase=Phase.ENDED, reason="its array goes on without it: a task that waits leaves no other trace"
+)
+"""Slurm 22.05 keeps no record of an array's task that is cancelled while it waits, as long as others are there."""
 
 
 def _if_ended(report: JobReport | None) -> JobReport | None:

@@ -104,6 +104,7 @@ class JobReport:
         exit_code: Exit status, as far as known; never a proof of success.
         started_at: Unix time at which it began to run; None where unknown.
         ended_at: Unix time of its end; None where unknown.
+        ended_by: Who ended it, in words that follow "cancelled by"; empty where the scheduler does not say.
     """
 
     state: str
@@ -113,6 +114,7 @@ class JobReport:
     exit_code: int | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    ended_by: str = ""
 
     @property
     def is_at_work(self) -> bool:
@@ -305,7 +307,9 @@ def judge(evidence: Evidence) -> Verdict:
     if evidence.cancelled_by_user:
         return Verdict(outcome=Outcome.CANCELLED, reason="cancelled by the user")
     word = evidence.outcome_of_state
-    if word is not None and not (word is Outcome.CANCELLED and evidence.stop is not None):
+    if word is Outcome.CANCELLED and evidence.stop is None:
+        return Verdict(outcome=word, reason=_cancelled_reason(evidence.report))
+    if word is not None and word is not Outcome.CANCELLED:
         return Verdict(outcome=word, reason=_state_reason(evidence.report) or word)
     cause = first_cause(evidence.errors)
     stopped_as = None if evidence.stop is None else _OUTCOME_OF_STOP[evidence.stop.kind]
@@ -337,14 +341,24 @@ def _with_problem(text: str, evidence: Evidence) -> str:
 
 def _lost_reason(report: JobReport) -> str:
     if report.phase is Phase.ABSENT:
-        return "the scheduler does not know the job"
+        return f"the scheduler does not know the job{f': {report.reason}' if report.reason else ''}"
     code = "" if report.exit_code is None else f" (exit code {report.exit_code})"
     return f"the job was ended{code} without a result, and nothing says why"
 
 
+def _cancelled_reason(report: JobReport) -> str:
+    who = f"by {report.ended_by}" if report.ended_by else "by whom is not known"
+    said = f" ({report.reason})" if report.reason else ""
+    return f"cancelled{'' if report.ended_by else ','} {who}{said}{_place(report)}"
+
+
+def _place(report: JobReport) -> str:
+    return f" on {','.join(report.nodes)}" if report.nodes else ""
+
+
 def _state_reason(report: JobReport) -> str:
     shown = f"{report.state} ({report.reason})" if report.reason else report.state
-    return f"{shown} on {','.join(report.nodes)}" if report.nodes else shown
+    return f"{shown}{_place(report)}"
 
 
 def _error_reason(error: RankError) -> str:

@@ -170,7 +170,7 @@ def run_probe(
     finally:
         # What was found is worth more than a job of five minutes that stays.
         with contextlib.suppress(SchedulerError):
-            scheduler.cancel(jobs)
+            scheduler.cancel(dict.fromkeys(jobs, submission.name))
 
 
 def _wait(

@@ -55,7 +55,8 @@ def look_over(history: History, *, run_dir: RunDirectory, scheduler: Scheduler, 
     problem = ""
     try:
         since = min((attempt.reserved_at for attempt in flying), default=0.0)
-        reports = scheduler.poll([str(attempt.job_id) for attempt in flying], since=since)
+        names = {str(attempt.job_id): attempt.submission for attempt in flying}
+        reports = scheduler.poll(names.keys(), since=since, names=names)
     except SchedulerError as error:
         problem = str(error)
     session = _session(history, run_dir, scheduler, clock)
@@ -153,8 +154,10 @@ class _OnlyAsked:
     def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
         return self.real.jobs_of(shared_id, tasks)
 
-    def poll(self, job_ids: Collection[str], *, since: float) -> Mapping[str, JobReport]:
-        return self.real.poll(job_ids, since=since)
+    def poll(
+        self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
+    ) -> Mapping[str, JobReport]:
+        return self.real.poll(job_ids, since=since, names=names)
 
     def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
         return self.real.runs_of(job_ids, since=since)
@@ -174,8 +177,8 @@ class _OnlyAsked:
     def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         return self.real.last_words(run_dir, submission, job_id, since=since)
 
-    def cancel(self, job_ids: Collection[str], *, only_pending: bool = False) -> None:
-        pass
+    def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
+        return ()
 
     def close(self) -> None:
         pass

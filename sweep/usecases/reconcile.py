@@ -97,7 +97,8 @@ class Reconciler:
     def _poll(self, flying: Sequence[AttemptState]) -> Mapping[str, JobReport] | None:
         since = min(attempt.reserved_at for attempt in flying)
         try:
-            reports = self._session.scheduler.poll([str(attempt.job_id) for attempt in flying], since=since)
+            names = _names(flying)
+            reports = self._session.scheduler.poll(names.keys(), since=since, names=names)
         except SchedulerError as error:
             if str(error) != self._last_failure:
                 self._session.reporter.note(f"the scheduler cannot be asked ({error}); nothing is decided until it can")
@@ -343,7 +344,12 @@ class Reconciler:
         if flying or repeats:
             keys = tuple(attempt.key for attempt in flying)
             session.record(CancelRequested(time=session.clock.now(), keys=keys, repeats=repeats))
-            self._stops.cancel([attempt.job_id for attempt in flying if attempt.job_id is not None])
+            self._stops.cancel(_names(flying))
+
+
+def _names(attempts: Iterable[AttemptState]) -> dict[str, str]:
+    """Job ids with the names of their submissions, of those attempts that have a job."""
+    return {attempt.job_id: attempt.submission for attempt in attempts if attempt.job_id is not None}
 
 
 def _gpu_seconds(
@@ -377,6 +383,7 @@ def _as_data(evidence: Evidence, errors: Sequence[RankError]) -> dict[str, objec
         "result_problem": evidence.result_problem,
         "state": report.state,
         "state_reason": report.reason,
+        "ended_by": report.ended_by,
         "nodes": list(report.nodes),
         "exit_code": report.exit_code,
         "stop": "" if evidence.stop is None else evidence.stop.kind,

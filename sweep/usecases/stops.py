@@ -9,7 +9,7 @@ from sweep.core.ledger import StopRequested
 from sweep.ports import SchedulerError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from sweep.core.attempt import JobReport, Stop
     from sweep.core.history import AttemptState
@@ -35,7 +35,7 @@ class Stops:
         self.failure = ""
         self._heard_at: dict[str, float] = {}
         self._lapsed: set[str] = set()
-        self._due: dict[bool, list[str]] = {True: [], False: []}
+        self._due: dict[bool, dict[str, str]] = {True: {}, False: {}}
 
     def request(self, attempt: AttemptState, kind: StopKind, reason: str) -> None:
         """Write down that a job is to end; the scheduler is told by :meth:`tell`."""
@@ -68,12 +68,18 @@ class Stops:
                 self.cancel(list(dict.fromkeys(jobs)), only_pending=only_pending)
                 jobs.clear()
 
-    def cancel(self, jobs: Sequence[str], *, only_pending: bool = False) -> None:
-        """Tell the scheduler now; where it does not hear it :attr:`failure` says why, and :meth:`insist` repeats it."""
+    def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> None:
+        """Tell the scheduler now; where it does not hear it :attr:`failure` says why, and :meth:`insist` repeats it.
+
+        Args:
+            jobs: Job ids with the names of their submissions.
+            only_pending: Leave those alone that have begun.
+        """
         session, before = self._session, self.failure
         self.failure = ""
         try:
-            session.scheduler.cancel(jobs, only_pending=only_pending)
+            for left_alone in session.scheduler.cancel(jobs, only_pending=only_pending):
+                session.reporter.note(left_alone)
         except SchedulerError as error:
             self.failure = str(error)
             if self.failure != before:
@@ -86,4 +92,4 @@ class Stops:
         if now - self._heard_at.get(job, -_AGAIN_S) < _AGAIN_S:
             return
         only_pending = not attempt.is_cancel_requested and stop is not None and stop.kind in WHILE_PENDING
-        self._due[only_pending].append(job)
+        self._due[only_pending][job] = attempt.submission

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from sweep.core.record import LEDGER_FILE
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import FaultRun, fault_run
 
@@ -51,3 +56,81 @@ def test_a_cancel_of_everything_holds_back_what_waits_for_its_turn_whether_anybo
     run.reshaped("held", mode="ok")
     assert run.shell.run(*run.words, "retry=[CANCELLED]").code == 0
     run.audit()
+
+
+@contextmanager
+def operator(slurm: SlurmUnderTest) -> Iterator[Callable[..., str]]:
+    """Runs commands as another user, who may end anybody's jobs."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        conf = shutil.copy(slurm.env["SLURM_CONF"], folder)
+        Path(conf).chmod(0o644)
+        slurm.run("sacctmgr", "-i", "add", "user", "nobody", "account=sweep", "adminlevel=Operator")
+        yield lambda *argv: slurm.run("runuser", "-u", "nobody", "--", "env", f"SLURM_CONF={conf}", *argv)
+    finally:
+        shutil.rmtree(folder)
+        slurm.run("sacctmgr", "-i", "delete", "user", "nobody")
+
+
+def test_who_cancelled_a_job_is_told_apart(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """32 is ended by the user's own scancel, 64 by an operator's, 96 by this tool."""
+    run = fault_run(
+        slurm, tmp_path, "who", "nodes=1", "seq_len=[32,64,96]", "policy.canary=false", mode="slow",
+        result_grace_s=6.0,
+    )  # fmt: skip
+    watched = run.shell.start(*run.words)
+    run.wait_running(3)
+    with operator(slurm) as as_nobody:
+        slurm.run("scancel", run.job_of(32))
+        as_nobody("scancel", run.job_of(64))
+        (cell,) = [
+            cell["cell"]
+            for cell in run.shell.status(run.run_dir)["cells"]  # type: ignore[attr-defined]  # JSON
+            if cell["axes"]["seq_len"] == 96
+        ]
+        assert run.shell.run("cancel", cell, f"run_dir={run.run_dir}").code == 0
+        text, _ = watched.communicate(timeout=60)
+    assert watched.returncode == 1, text
+    table = run.by_length()
+    assert {row["status"] for row in table.values()} == {"cancelled"}
+    reasons = {length: row["reason"].partition(" on ")[0] for length, row in table.items()}
+    assert reasons == {
+        "32": "CANCELLED: cancelled by you outside of this tool (scancel)",
+        "64": "CANCELLED: cancelled by nobody (an administrator)",
+        "96": "CANCELLED: cancelled by the user",
+    }
+    assert {str(event["evidence"]["ended_by"])[:3] for event in run.events("ended")} >= {"you", "nob"}  # type: ignore[index]  # JSON
+    run.audit()
+
+
+def test_a_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled_for_it(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """A controller that lost its state gives the numbers anew: one to this user, one to another."""
+    run = fault_run(
+        slurm, tmp_path, "anew", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false", seconds=60,
+        lost_after_s=2,
+    )  # fmt: skip
+    assert run.shell.run(*run.words, "watch=false").code == 3
+    mine = run.jobs()
+    with operator(slurm) as as_nobody:
+        others = [slurm.sbatch("sleep 300", "--job-name=another-sweep")]
+        others += [as_nobody("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--wrap=sleep 300")]
+        try:
+            slurm.run("scancel", *mine)
+            ledger = run.run_dir / LEDGER_FILE
+            text = ledger.read_text()
+            for job, other in zip(mine, others, strict=True):
+                text = text.replace(f'"{job}"', f'"{other}"')
+            ledger.write_text(text)
+            told = run.shell.run("cancel", "--all", f"run_dir={run.run_dir}")
+            assert told.code == 0, told.err
+            assert f"{others[0]} is now the id of another job, another-sweep: it is left alone" in told.err
+            assert f"{others[1]} is now the id of another job, wrap of nobody: it is left alone" in told.err
+            done = run.shell.run(*run.words)
+            assert done.code == 1, done.err
+            assert run.outcomes() == ["CANCELLED"] * 2
+            assert {slurm.squeue_state(job) for job in others} <= {"RUNNING", "PENDING"}
+        finally:
+            slurm.run("scancel", *others)

@@ -22,7 +22,8 @@ UNKNOWN_WORD = (
 )
 CUT_SHORT = NTH.format(name="squeue") + (
     r'[ $n -gt 12 ] && exec "$REAL" "$@"; "$REAL" "$@" |'
-    r""" awk -F'[_|]' '!seen[$1]++ { print $1 "_[0,2,...%3]|PENDING||N/A|N/A|Resources" }'"""
+    r""" awk -F'|' '{ split($1, id, "_") } !seen[id[1]]++"""
+    r""" { print id[1] "_[0,2,...%3]|" $2 "|PENDING||N/A|N/A|Resources" }'"""
 )
 ERROR_WITH_0 = NTH.format(name="squeue") + (
     r'[ $n -gt 6 ] && exec "$REAL" "$@"; echo "squeue: error: Invalid user: 0" >&2; exit 0'

@@ -165,7 +165,12 @@ def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
     assert on.find(lost) == jobs
     assert on.find(replace(lost, name=lost.name[:-1])) is None
     assert all(report.phase is Phase.PENDING for report in on.poll(jobs, since=lost.created_at).values())
-    on.cancel(jobs)
+    while not on._accounting(jobs, lost.created_at).arrays:
+        time.sleep(0.2)  # accounting hears of a new array a moment later
+    on.cancel({jobs[1]: lost.name}, only_pending=True)
+    assert {report.state for report in watch(on, jobs[1:], has_ended).values()} == {"CANCELLED"}
+    assert on.poll(jobs[:1], since=lost.created_at)[jobs[0]].phase is Phase.PENDING, "the other waiting task stays"
+    on.cancel(dict.fromkeys(jobs, lost.name))
     watch(on, jobs, has_ended)
     deadline = time.monotonic() + 30
     forgetful = scheduler(slurm)
@@ -204,14 +209,15 @@ def test_kill_minus_9_between_sbatch_and_recording_loses_no_job(slurm: SlurmUnde
 
 def test_a_cancelled_job_ends_and_cancelling_it_again_is_no_error(slurm: SlurmUnderTest, run_dir: Path) -> None:
     on = scheduler(slurm, STUB_SLEEP_S="120")
-    jobs = on.submit(submission(run_dir, "cancelled", tasks=3))
+    submitted = submission(run_dir, "cancelled", tasks=3)
+    jobs = on.submit(submitted)
     watch(on, jobs, is_running)
-    on.cancel(jobs[:2])
+    on.cancel(dict.fromkeys(jobs[:2], submitted.name))
     reports = watch(on, jobs[:2], has_ended)
     assert {on.outcome_of(report) for report in reports.values()} == {Outcome.CANCELLED}
     assert on.poll(jobs[2:], since=time.time())[jobs[2]].phase is Phase.RUNNING
-    on.cancel(jobs)
-    on.cancel(jobs)
+    for _ in range(2):
+        on.cancel(dict.fromkeys(jobs, submitted.name))
     watch(on, jobs, has_ended)
 
 
@@ -258,7 +264,8 @@ def test_a_submit_limit_is_a_refusal_that_passes(slurm: SlurmUnderTest, run_dir:
 
     def submit_until_limited() -> None:
         while time.monotonic() < deadline:  # the controller hears of the limit a moment later
-            on.cancel(on.submit(submission(run_dir, "limited", tasks=3)))
+            limited = submission(run_dir, "limited", tasks=3)
+            on.cancel(dict.fromkeys(on.submit(limited), limited.name))
             time.sleep(0.5)
 
     try:

@@ -149,7 +149,7 @@ def test_what_a_launcher_says_before_it_knows_its_attempt_is_kept(local: Local) 
 def test_a_cancelled_job_leaves_no_process(local: Local) -> None:
     job_id = local.start_hanging(nodes=2)
     assert len(processes_under(local.run_dir)) >= 6
-    local.scheduler.cancel([job_id])
+    local.scheduler.cancel(dict.fromkeys([job_id], "s"))
     assert not processes_under(local.run_dir)
     report = local.report(job_id)
     assert (report.state, local.scheduler.outcome_of(report)) == ("CANCELLED", Outcome.CANCELLED)
@@ -160,7 +160,7 @@ def test_a_cancelled_job_leaves_no_process(local: Local) -> None:
 def test_a_deaf_job_is_cancelled_within_ten_seconds(local: Local, stop_grace_s: float) -> None:
     job_id = local.start_hanging("--deaf", stop_grace_s=stop_grace_s)
     began = time.monotonic()
-    local.scheduler.cancel([job_id])
+    local.scheduler.cancel(dict.fromkeys([job_id], "s"))
     assert time.monotonic() - began < 10
     assert not processes_under(local.run_dir)
 
@@ -172,7 +172,7 @@ def test_a_stopped_launcher_cannot_delay_a_cancel(local: Local) -> None:
     (launcher,) = local.launchers(job_id)
     launcher.send_signal(signal.SIGSTOP)
     began = time.monotonic()
-    local.scheduler.cancel([job_id])
+    local.scheduler.cancel(dict.fromkeys([job_id], "s"))
     assert time.monotonic() - began < 10
     assert not launcher.is_running()
 
@@ -181,7 +181,7 @@ def test_a_job_that_waits_is_cancelled_without_being_started(local: Local) -> No
     made = submission(local.run_dir, stub_launch("works"), tasks=(key(1), key(2)), gpus_per_node=2)
     first, second = local.scheduler.submit(made)
     assert local.report(second).state == "PENDING"
-    local.scheduler.cancel([second])
+    local.scheduler.cancel(dict.fromkeys([second], "s"))
     assert local.end_of(first).state == "COMPLETED"
     assert local.report(second).state == "CANCELLED"
     assert not (local.run_dir / attempt_dir(key(2))).exists()
@@ -199,7 +199,7 @@ def test_a_job_that_has_begun_is_left_alone_where_only_waiting_ones_are_to_end(l
 def test_cancelling_what_is_over_changes_nothing(local: Local) -> None:
     (job_id,) = local.scheduler.submit(submission(local.run_dir, stub_launch("works")))
     report = local.end_of(job_id)
-    local.scheduler.cancel([job_id, "never-heard-of.0"])
+    local.scheduler.cancel(dict.fromkeys([job_id, "never-heard-of.0"], "s"))
     assert local.report(job_id) == report
 
 
@@ -255,7 +255,7 @@ def test_a_killed_orchestrators_jobs_are_taken_over(
     assert local.report(job_id).state == "RUNNING"
     assert local.job(job_id).launched == before.launched
     assert all(launcher.is_running() for launcher in local.launchers(job_id))
-    local.scheduler.cancel([job_id])
+    local.scheduler.cancel(dict.fromkeys([job_id], "s"))
     assert not processes_under(local.run_dir)
 
 
@@ -282,7 +282,7 @@ def test_waiting_jobs_of_a_killed_orchestrator_are_started(
 ) -> None:
     first = killed_while_hanging(local, orchestrate, nodes=2)
     assert local.report("stub.1").state == "PENDING"
-    local.scheduler.cancel([first])
+    local.scheduler.cancel(dict.fromkeys([first], "s"))
     assert local.report("stub.1").state == "RUNNING"
 
 
@@ -348,7 +348,7 @@ def test_a_foreign_process_that_got_the_pid_is_left_alone(
     launched = (Launched(pid=foreigner.pid, started_at=foreigner.create_time() + off_by_s),)
     JobFiles(local.run_dir).write(replace(job, state=State.RUNNING, started_at=time.time(), launched=launched))
     assert local.report(job.job_id).state == "NODE_FAIL"
-    local.scheduler.cancel([job.job_id])
+    local.scheduler.cancel(dict.fromkeys([job.job_id], "s"))
     local.scheduler.close()
     assert foreigner.status() != psutil.STATUS_ZOMBIE
 
@@ -357,7 +357,7 @@ def test_a_foreign_pid_survives_a_cancel_of_a_job_that_seems_to_run(local: Local
     job = new_job(submission(local.run_dir, stub_launch("works")), 0, now=time.time(), environ={})
     launched = (Launched(pid=foreigner.pid, started_at=foreigner.create_time() - 1000.0),)
     JobFiles(local.run_dir).write(replace(job, state=State.RUNNING, started_at=time.time(), launched=launched))
-    local.scheduler.cancel([job.job_id])
+    local.scheduler.cancel(dict.fromkeys([job.job_id], "s"))
     assert local.report(job.job_id).state == "CANCELLED"
     assert foreigner.status() != psutil.STATUS_ZOMBIE
 

@@ -76,7 +76,7 @@ def test_a_cancel_leaves_no_process_within_ten_seconds(tmp_path: Path, scheduler
     wait_for_ranks(scheduler, made, job_id)
     assert len(processes_under(tmp_path)) >= 6
     asked_at = time.monotonic()
-    scheduler.cancel([job_id])
+    scheduler.cancel(dict.fromkeys([job_id], "s"))
     assert time.monotonic() - asked_at < 10
     assert not processes_under(tmp_path)
     assert not list((tmp_path / "tmp").iterdir())

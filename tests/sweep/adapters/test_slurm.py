@@ -263,9 +263,11 @@ def test_a_failure_to_ask_is_never_taken_for_not_found(slurm: FakeSlurm, tmp_pat
 
 
 def test_a_thousand_jobs_cost_one_squeue_and_one_sacct(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", out="".join(f"42_{index}|RUNNING|node1|100|200|None\n" for index in range(500)))
-    slurm.answers("sacct", out="".join(f"42_{index}|COMPLETED|node1|100|200|0:0|None\n" for index in range(500, 900)))
-    jobs = [f"42_{index}" for index in range(1000)]
+    slurm.answers("squeue", out="".join(f"42_{index}|job|RUNNING|node1|100|200|None\n" for index in range(500)))
+    slurm.answers(
+        "sacct", out="".join(f"42_{index}|job|COMPLETED|node1|100|200|0:0|None\n" for index in range(500, 900))
+    )
+    jobs = [f"42_{index}" for index in range(900)] + [f"43_{index}" for index in range(100)]
     reports = slurm.scheduler().poll(jobs, since=NOW)
     assert list(reports) == jobs
     assert [report.phase for report in reports.values()] == (
@@ -273,7 +275,7 @@ def test_a_thousand_jobs_cost_one_squeue_and_one_sacct(slurm: FakeSlurm) -> None
     )
     assert len(slurm.calls("squeue")) == 1
     (asked,) = slurm.calls("sacct")
-    assert asked.endswith("-j 42")
+    assert asked.endswith("-j 42,43")
 
 
 def test_a_thousand_jobs_of_their_own_are_one_sacct_too(slurm: FakeSlurm) -> None:
@@ -282,7 +284,7 @@ def test_a_thousand_jobs_of_their_own_are_one_sacct_too(slurm: FakeSlurm) -> Non
 
 
 def test_accounting_is_not_asked_when_the_queue_knows_all(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", out="42|COMPLETED|node1|100|200|None\n")
+    slurm.answers("squeue", out="42|job|COMPLETED|node1|100|200|None\n")
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "COMPLETED"
     assert slurm.calls("sacct") == []
 
@@ -299,7 +301,7 @@ def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: FakeSlurm) ->
 
 def test_a_job_killed_for_its_memory_is_told_apart_although_slurm_calls_it_failed(slurm: FakeSlurm) -> None:
     slurm.answers(
-        "squeue", out="42_0|FAILED|node1|100|200|NonZeroExitCode\n42_1|FAILED|node1|100|200|NonZeroExitCode\n"
+        "squeue", out="42_0|job|FAILED|node1|100|200|NonZeroExitCode\n42_1|job|FAILED|node1|100|200|NonZeroExitCode\n"
     )
     slurm.answers("sacct", out="42_0|9:0||100M|1\n42_0.0|0:9|300M||1\n42_1|1:0||100M|1\n42_1.0|1:0|50M||1\n")
     scheduler = slurm.scheduler()
@@ -310,38 +312,38 @@ def test_a_job_killed_for_its_memory_is_told_apart_although_slurm_calls_it_faile
 
 
 def test_memory_that_cannot_be_asked_for_leaves_the_job_failed(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", out="42|FAILED|node1|100|200|NonZeroExitCode\n")
+    slurm.answers("squeue", out="42|job|FAILED|node1|100|200|NonZeroExitCode\n")
     slurm.answers("sacct", err="sacct: error: Problem talking to the database: Connection refused", code=1)
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "FAILED"
 
 
 def test_accounting_that_lags_leaves_a_job_absent_only_for_now(slurm: FakeSlurm) -> None:
     scheduler = slurm.scheduler()
-    slurm.answers("sacct", out="42|COMPLETED|node1|100|200|0:0|None\n", call=2)
+    slurm.answers("sacct", out="42|job|COMPLETED|node1|100|200|0:0|None\n", call=2)
     assert scheduler.poll(["42"], since=NOW)["42"] is ABSENT
     assert scheduler.poll(["42"], since=NOW)["42"].phase is Phase.ENDED
 
 
 def test_the_queues_end_is_believed_before_accountings_running(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", out="42|FAILED|node1|100|200|NonZeroExitCode\n")
-    slurm.answers("sacct", out="42|RUNNING|node1|100|Unknown|0:0|None\n")
+    slurm.answers("squeue", out="42|job|FAILED|node1|100|200|NonZeroExitCode\n")
+    slurm.answers("sacct", out="42|job|RUNNING|node1|100|Unknown|0:0|None\n")
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "FAILED"
 
 
 def test_a_job_that_only_accounting_knows_to_run_is_alive(slurm: FakeSlurm) -> None:
-    slurm.answers("sacct", out="42|RUNNING|node1|100|Unknown|0:0|None\n")
+    slurm.answers("sacct", out="42|job|RUNNING|node1|100|Unknown|0:0|None\n")
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].phase is Phase.RUNNING
 
 
 @pytest.mark.parametrize("row", ["42_[2,5,7-9,...]", "42_[2,5...%1]", "42_[2,5,7"])
 def test_a_task_missing_from_a_list_cut_short_is_alive(slurm: FakeSlurm, row: str) -> None:
-    slurm.answers("squeue", out=f"{row}|PENDING||N/A|N/A|Priority\n")
+    slurm.answers("squeue", out=f"{row}|job|PENDING||N/A|N/A|Priority\n")
     assert slurm.scheduler().poll(["42_99"], since=NOW)["42_99"].phase is Phase.PENDING
 
 
 def test_a_task_missing_from_a_list_cut_short_may_be_known_to_accounting(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", out="42_[2,5,...]|PENDING||N/A|N/A|Priority\n")
-    slurm.answers("sacct", out="42_0|COMPLETED|node1|100|200|0:0|None\n")
+    slurm.answers("squeue", out="42_[2,5,...]|job|PENDING||N/A|N/A|Priority\n")
+    slurm.answers("sacct", out="42_0|job|COMPLETED|node1|100|200|0:0|None\n")
     reports = slurm.scheduler().poll(["42_0", "42_9"], since=NOW)
     assert [report.phase for report in reports.values()] == [Phase.ENDED, Phase.PENDING]
 
@@ -358,7 +360,7 @@ def test_commands_are_asked_for_unix_times_and_whole_task_lists(slurm: FakeSlurm
 
 def test_a_controller_that_is_busy_is_asked_again(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", err=DOWN, code=1, call=1)
-    slurm.answers("squeue", out="42|RUNNING|node1|100|200|None\n")
+    slurm.answers("squeue", out="42|job|RUNNING|node1|100|200|None\n")
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].phase is Phase.RUNNING
     assert len(slurm.calls("squeue")) == 2
 
@@ -410,8 +412,8 @@ def test_a_cluster_that_keeps_no_accounting_is_told_apart(slurm: FakeSlurm) -> N
 
 
 def test_ten_thousand_jobs_are_read_by_two_commands(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", out="".join(f"42_{n}|RUNNING|node[1-4]|100|200|None\n" for n in range(5_000)))
-    slurm.answers("sacct", out="".join(f"43_{n}|COMPLETED|node[1-4]|100|200|0:0|None\n" for n in range(5_000)))
+    slurm.answers("squeue", out="".join(f"42_{n}|job|RUNNING|node[1-4]|100|200|None\n" for n in range(5_000)))
+    slurm.answers("sacct", out="".join(f"43_{n}|job|COMPLETED|node[1-4]|100|200|0:0|None\n" for n in range(5_000)))
     scheduler = slurm.scheduler()
     jobs = [f"{base}_{n}" for base in (42, 43) for n in range(5_000)]
     reports = scheduler.poll(jobs, since=NOW)
@@ -422,9 +424,32 @@ def test_ten_thousand_jobs_are_read_by_two_commands(slurm: FakeSlurm) -> None:
 # --- cancel, outcomes
 
 
+OURS = "42_1|PENDING|1000|me|s1\n42_3|RUNNING|1000|me|s1\n44|PENDING|1000|me|s2\n"
+
+
 def test_cancel_ends_exactly_the_jobs_given_in_one_call(slurm: FakeSlurm) -> None:
-    slurm.scheduler().cancel(["42_1", "42_3", "44"])
+    slurm.answers("squeue", out=OURS)
+    assert slurm.scheduler().cancel({"42_1": "s1", "42_3": "s1", "44": "s2"}) == []
     assert slurm.calls("scancel") == ["42_1 42_3 44"]
+    assert slurm.calls("squeue") == ["--array -h -t all -j 42,44 -o %i|%T|%U|%u|%j"]
+
+
+def test_a_job_under_another_name_or_of_another_user_is_left_alone(slurm: FakeSlurm) -> None:
+    """The controller lost its state and gave the numbers anew; what it does not know is over."""
+    slurm.answers("squeue", out=f"{OURS}45|RUNNING|1001|bob|s3\n46|PENDING|1000|me|a|sweep|of|mine\n")
+    told = slurm.scheduler().cancel({"44": "s2", "45": "s3", "46": "s4", "47": "s5"})
+    assert slurm.calls("scancel") == ["44"]
+    assert told == [
+        "45 is now the id of another job, s3 of bob: it is left alone",
+        "46 is now the id of another job, a|sweep|of|mine: it is left alone",
+    ]
+
+
+def test_what_has_begun_can_be_left_alone_and_no_filter_of_scancel_is_used(slurm: FakeSlurm) -> None:
+    """``scancel --state=PENDING 42_1`` ends all waiting tasks of 42."""
+    slurm.answers("squeue", out=OURS)
+    slurm.scheduler().cancel({"42_1": "s1", "42_3": "s1", "44": "s2"}, only_pending=True)
+    assert slurm.calls("scancel") == ["42_1 44"]
 
 
 def test_only_what_has_not_begun_is_cancelled_where_that_is_asked(slurm: FakeSlurm) -> None:
@@ -447,7 +472,7 @@ def test_runs_of_requeued_jobs_are_asked_for_in_one_call(slurm: FakeSlurm) -> No
 
 
 def test_cancelling_nothing_calls_nothing(slurm: FakeSlurm) -> None:
-    slurm.scheduler().cancel([])
+    slurm.scheduler().cancel({})
     assert slurm.calls("scancel") == []
 
 
@@ -459,22 +484,78 @@ def test_cancelling_nothing_calls_nothing(slurm: FakeSlurm) -> None:
     ],
 )
 def test_cancelling_what_is_over_is_no_error(slurm: FakeSlurm, words: str) -> None:
+    slurm.answers("squeue", out=OURS)
     slurm.answers("scancel", err=words, code=1)
-    slurm.scheduler().cancel(["42"])
+    slurm.scheduler().cancel({"44": "s2"})
     assert len(slurm.calls("scancel")) == 1, "it is not asked again either"
+    slurm.answers("squeue", err="slurm_load_jobs error: Invalid job id specified", code=1)
+    slurm.scheduler().cancel({"44": "s2"})
+    assert len(slurm.calls("scancel")) == 1, "what the queue does not know is not cancelled"
 
 
-def test_a_cancel_that_was_not_heard_is_an_error(slurm: FakeSlurm) -> None:
-    slurm.answers("scancel", err=f"scancel: error: Kill job error on job id 42: {DOWN}", code=1)
+@pytest.mark.parametrize("command", ["squeue", "scancel"])
+def test_a_cancel_that_was_not_heard_is_an_error(slurm: FakeSlurm, command: str) -> None:
+    slurm.answers("squeue", out=OURS)
+    slurm.answers(command, err=f"{command}: error: {DOWN}", code=1)
     with pytest.raises(SchedulerError, match="Unable to contact"):
-        slurm.scheduler().cancel(["42"])
+        slurm.scheduler().cancel({"44": "s2"})
 
 
 @pytest.mark.parametrize("wrong", ["", "-u me", "42_", "42_[0-9]", "42 43"])
 def test_only_ids_are_ever_cancelled(slurm: FakeSlurm, wrong: str) -> None:
     with pytest.raises(SchedulerError, match="nothing was cancelled"):
-        slurm.scheduler().cancel(["42", wrong])
+        slurm.scheduler().cancel({"42": "s1", wrong: "s1"})
     assert slurm.calls("scancel") == []
+
+
+def test_a_job_of_another_name_under_the_id_is_not_the_one_that_is_asked_about(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", out="42|others|RUNNING|node1|100|200|None\n43|s1|RUNNING|node1|100|200|None\n44|\n")
+    slurm.answers("sacct", out="42|others|RUNNING|node1|100|Unknown|0:0|None\n45|x|FAILED|node1|1|2|1:0|None\n")
+    names = {"42": "s1", "43": "s1", "44": "s2", "45": "s3"}
+    reports = slurm.scheduler().poll(names.keys(), since=NOW, names=names)
+    assert (reports["42"].phase, reports["42"].reason) == (Phase.ABSENT, "42 is now the id of another one, others")
+    assert reports["45"].phase is Phase.ABSENT
+    assert reports["43"].phase is Phase.RUNNING
+    assert reports["44"].phase is Phase.RUNNING, "a line that is cut short is no other's"
+
+
+@pytest.mark.parametrize(
+    ("uid", "who"),
+    [
+        (0, "root (an administrator)"),
+        (1000, "you outside of this tool (scancel)"),
+        (4242424, "user 4242424 (an administrator)"),
+    ],
+)
+def test_accounting_says_who_cancelled_a_job_that_the_queue_has_as_cancelled(
+    slurm: FakeSlurm, uid: int, who: str
+) -> None:
+    slurm.answers("squeue", out="42_0|s|CANCELLED|node1|100|200|None\n42_1|s|CANCELLED||200|200|JobHeldUser\n")
+    slurm.answers(
+        "sacct", out=f"42_0|s|CANCELLED by {uid}|node1|100|200|0:0|None\n42|s|CANCELLED by {uid}||1|2|0:0|None"
+    )
+    scheduler = SlurmScheduler(SlurmSpec(), user="1000", commands=slurm.commands())
+    reports = scheduler.poll(["42_0", "42_1"], since=NOW)
+    assert [report.ended_by for report in reports.values()] == [who, who]
+    assert reports["42_0"].state == f"CANCELLED by {uid}"
+    assert reports["42_1"].reason == "JobHeldUser"
+
+
+def test_a_task_that_its_array_goes_on_without_was_cancelled_while_it_waited(slurm: FakeSlurm) -> None:
+    """As Slurm 22.05 had it: neither command names 114_1 any more."""
+    slurm.answers("squeue", out="114_2|s|PENDING||N/A|N/A|JobArrayTaskLimit\n114_0|s|RUNNING|node1|100|NONE|None\n")
+    slurm.answers("sacct", out="114_0|s|RUNNING|node1|100|Unknown|0:0|None\n114_[2%1]|s|PENDING||||0:0|None\n")
+    reports = slurm.scheduler().poll(["114_0", "114_1", "114_2", "115_1"], since=NOW)
+    assert [report.state for report in reports.values()] == ["RUNNING", "CANCELLED", "PENDING", ""]
+    slurm.answers("sacct", out="114_0|s|RUNNING|node1|100|Unknown|0:0|None\n114_[2,3...%1]|s|PENDING||||0:0|None\n")
+    assert slurm.scheduler().poll(["114_1"], since=NOW)["114_1"].phase is Phase.PENDING, "a list that is cut short"
+
+
+def test_that_accounting_is_away_does_not_keep_a_cancelled_job_from_being_settled(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", out="42|s|CANCELLED|node1|100|200|None\n")
+    slurm.answers("sacct", err="sacct: error: Problem talking to the database: Connection refused", code=1)
+    report = slurm.scheduler().poll(["42"], since=NOW)["42"]
+    assert (report.state, report.ended_by) == ("CANCELLED", "")
 
 
 def test_the_outcome_is_the_one_of_the_states_word(slurm: FakeSlurm) -> None:
@@ -487,7 +568,7 @@ def test_the_outcome_is_the_one_of_the_states_word(slurm: FakeSlurm) -> None:
 
 
 def test_a_job_that_failed_on_no_node_was_rejected_after_all(slurm: FakeSlurm) -> None:
-    slurm.answers("squeue", out="55|FAILED||1795970906|1795970906|BadConstraints\n")
+    slurm.answers("squeue", out="55|job|FAILED||1795970906|1795970906|BadConstraints\n")
     scheduler = slurm.scheduler()
     report = scheduler.poll(["55"], since=NOW)["55"]
     assert scheduler.outcome_of(report) is Outcome.REJECTED_BY_SCHEDULER

@@ -50,12 +50,12 @@ def test_a_running_two_node_job_is_read_from_squeue() -> None:
 
 
 def test_the_expected_start_of_a_waiting_job_is_not_a_start() -> None:
-    assert "34|PENDING||1795971434|" in (GOLDEN / "squeue-array.txt").read_text()
+    assert "34|job|PENDING||1795971434|" in (GOLDEN / "squeue-array.txt").read_text()
     assert queue("squeue-array.txt").exact["34"] == JobReport(state="PENDING", phase=Phase.PENDING, reason="BeginTime")
 
 
 def test_the_end_expected_by_walltime_is_not_an_end() -> None:
-    assert "30|RUNNING|node1|1795970834|1795970842|" in (GOLDEN / "squeue-array.txt").read_text()
+    assert "30|job|RUNNING|node1|1795970834|1795970842|" in (GOLDEN / "squeue-array.txt").read_text()
     assert queue("squeue-array.txt").exact["30"].ended_at is None
 
 
@@ -141,14 +141,14 @@ def test_waiting_tasks_cancelled_as_one_record_are_all_cancelled() -> None:
 
 
 def test_a_task_that_had_ended_before_keeps_its_own_end_when_the_rest_is_cancelled() -> None:
-    accounting = read_sacct("61_3|COMPLETED|node1|100|200|0:0|None")
+    accounting = read_sacct("61_3|job|COMPLETED|node1|100|200|0:0|None")
     report = best_report("61_3", queue("squeue-array-cancelled.txt"), accounting)
     assert report is not None
     assert report.state == "COMPLETED"
 
 
 def test_accounting_that_lags_does_not_bring_a_cancelled_task_back() -> None:
-    accounting = read_sacct("61_[1-4%1]|PENDING|None assigned|Unknown|Unknown|0:0|None")
+    accounting = read_sacct("61_[1-4%1]|job|PENDING|None assigned|Unknown|Unknown|0:0|None")
     report = best_report("61_3", queue("squeue-array-cancelled.txt"), accounting)
     assert report is not None
     assert report.state == "CANCELLED"
@@ -157,7 +157,7 @@ def test_accounting_that_lags_does_not_bring_a_cancelled_task_back() -> None:
 @pytest.mark.parametrize("row", ["61_3", "61", "61_[1,2,4...%1]"])
 def test_accounting_alone_knows_a_task_by_its_row_or_by_that_of_the_rest(row: str) -> None:
     for word in ("RUNNING", "CANCELLED"):
-        report = best_report("61_3", Rows(), read_sacct(f"{row}|{word}|None assigned|Unknown|1795970985|0:0|None"))
+        report = best_report("61_3", Rows(), read_sacct(f"{row}|job|{word}|None assigned|Unknown|1795970985|0:0|None"))
         assert report is not None
         assert report.state == word
 
@@ -185,16 +185,16 @@ def test_a_first_column_is_read_in_all_its_forms(text: str, named: object) -> No
 
 
 def test_a_word_that_nobody_knows_counts_as_alive() -> None:
-    assert read_squeue("42|FROBNICATING|node1|100|200|None").exact["42"].phase is Phase.RUNNING
+    assert read_squeue("42|job|FROBNICATING|node1|100|200|None").exact["42"].phase is Phase.RUNNING
 
 
 def test_a_line_cut_short_still_says_that_the_job_is_there() -> None:
     assert read_squeue("42|").exact["42"].phase is Phase.RUNNING
-    assert read_sacct("42|COMPLETED|node1").exact["42"].phase is Phase.ENDED
+    assert read_sacct("42|job|COMPLETED|node1").exact["42"].phase is Phase.ENDED
 
 
 def test_a_reason_may_hold_the_separator() -> None:
-    assert read_squeue("42|PENDING||N/A|N/A|ask ops | room 3").exact["42"].reason == "ask ops | room 3"
+    assert read_squeue("42|job|PENDING||N/A|N/A|ask ops | room 3").exact["42"].reason == "ask ops | room 3"
 
 
 def test_banners_and_steps_are_passed_over() -> None:
