@@ -65,7 +65,7 @@ class Stops:
         """Tell the scheduler of all jobs that are due, in two calls at most."""
         for only_pending, jobs in self._due.items():
             if jobs:
-                self.cancel(list(dict.fromkeys(jobs)), only_pending=only_pending)
+                self.cancel(jobs, only_pending=only_pending)
                 jobs.clear()
 
     def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> None:

@@ -452,11 +452,6 @@ def test_what_has_begun_can_be_left_alone_and_no_filter_of_scancel_is_used(slurm
     assert slurm.calls("scancel") == ["42_1 44"]
 
 
-def test_only_what_has_not_begun_is_cancelled_where_that_is_asked(slurm: FakeSlurm) -> None:
-    slurm.scheduler().cancel(["42_1", "44"], only_pending=True)
-    assert slurm.calls("scancel") == ["--state=PENDING 42_1 44"]
-
-
 def test_runs_of_requeued_jobs_are_asked_for_in_one_call(slurm: FakeSlurm) -> None:
     slurm.answers("sacct", out="42_0|100|125\n42_1|100|Unknown\n42_0|Unknown|Unknown\n43|90|95\n43|200|200\n")
     found = slurm.scheduler().runs_of(["42_0", "42_1", "43", "44"], since=NOW)
