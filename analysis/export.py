@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from analysis.bootstrap import CONFIDENCE, MIN_STEPS, N_DRAWS
 from sweep.core.record import FIGURES_DIR, TABLES_DIR
 from sweep.core.series import Envelope, SeriesKind
+from sweep.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -261,7 +262,9 @@ def _envelope(table: Table) -> str:
 def _counts(table: Table) -> str:
     holes = ", ".join(f"{count} {status}" for status, count in sorted(table.holes.items()))
     total = sum(table.holes.values())
-    text = f"{len(table.rows)} points, {len(table.rows) - total} measured" + (f"; holes: {holes}." if holes else ".")
+    text = f"{counted(len(table.rows), 'point')}, {len(table.rows) - total} measured" + (
+        f"; holes: {holes}." if holes else "."
+    )
     if table.left_out:
         text += f" {table.left_out} combinations were left out by the grid's own conditions."
     return text + (f" Newest result: {table.provenance.newest}." if table.provenance.newest else "")

@@ -19,6 +19,7 @@ from sweep.core.conditions import Condition, ConditionError
 from sweep.core.grid import DEGREES, DERIVED, axis_names
 from sweep.core.ledger import CancelRequested
 from sweep.core.record import LEDGER_FILE
+from sweep.core.words import counted
 from sweep.usecases.orchestrate import Orchestrator
 
 if TYPE_CHECKING:
@@ -72,15 +73,11 @@ def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], err
         text = "nothing to cancel: these cells are measured, explained, given up or cancelled already."
     else:
         text = (
-            f"cancelled {_counted(len(keys), 'attempt')}{_listed(map(str, keys))}; held back "
-            f"{_counted(len(held), 'repeat')} not in the queue{_listed(f'{cell}/{repeat}' for cell, repeat in held)}. "
+            f"cancelled {counted(len(keys), 'attempt')}{_listed(map(str, keys))}; held back "
+            f"{counted(len(held), 'repeat')} not in the queue{_listed(f'{cell}/{repeat}' for cell, repeat in held)}. "
             "A run with retry=[CANCELLED] tries them."
         )
     err.print(text, highlight=False, soft_wrap=True)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _listed(names: Iterable[str]) -> str:

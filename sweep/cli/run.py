@@ -31,6 +31,7 @@ from sweep.cli.wiring import scheduler_for, session_for
 from sweep.core.grid import expand
 from sweep.core.plan import TO_SUBMIT, ActionKind
 from sweep.core.record import LEDGER_FILE
+from sweep.core.words import counted
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, declare, exit_code, sweep_file_of
 
@@ -159,8 +160,8 @@ def _interrupted(session: Session, err: Console) -> int:
     again = "The same command again resumes."
     if session.scheduler.keeps_jobs:
         count = sum(1 for _ in session.history.in_flight())
-        jobs = "1 job goes" if count == 1 else f"{count} jobs go"
-        err.print(f"\ninterrupted; {jobs} on without being watched. {again}", highlight=False)
+        go = "goes" if count == 1 else "go"
+        err.print(f"\ninterrupted; {counted(count, 'job')} {go} on without being watched. {again}", highlight=False)
         return INTERRUPTED
     err.print("\ninterrupted; ending the running cells ...", highlight=False)
     session.scheduler.close()
@@ -193,8 +194,8 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, 
     counts = snapshot.counts()
     if not snapshot.is_over:
         err.print(
-            f"{counts[ActionKind.WAIT]} jobs submitted and not watched{_what_follows(snapshot)}. 'python -m sweep "
-            f"status run_dir={run_dir.path}' shows where they stand; the same command without watch=false takes over.",
+            f"{counted(counts[ActionKind.WAIT], 'job')} submitted and not watched{_what_follows(snapshot)}. "
+            f"'python -m sweep status run_dir={run_dir.path}' shows where they stand; the same command without watch=false takes over.",
             highlight=False,
             soft_wrap=True,
         )

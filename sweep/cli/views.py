@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sweep.core.plan import TO_SUBMIT, ActionKind
 from sweep.core.restraint import gpu_hours_committed
 from sweep.core.series import varied_axes
+from sweep.core.words import counted
 from sweep.usecases.status import gpu_hours_spent
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def look_notes(look: Look) -> list[str]:
     if look.unrecorded:
         count = len(look.unrecorded)
         notes.append(
-            f"{count} attempt{'s have' if count > 1 else ' has'} ended since the run was left, shown as it looks now; "
-            "the sweep's command records it, retries what a retry can cure, and makes the tables"
+            f"{counted(count, 'attempt')} {'has' if count == 1 else 'have'} ended since the run was left, "
+            "shown as it looks now; the sweep's command records it, retries what a retry can cure, and makes the tables"
         )
     return notes
 
@@ -256,4 +257,4 @@ def totals_line(statuses: Sequence[RepeatStatus]) -> str:
         ActionKind.GIVE_UP.value: "given up",
     }
     parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
-    return f"{len(statuses)} repeats: {', '.join(parts)}" if parts else "no cells"
+    return f"{counted(len(statuses), 'repeat')}: {', '.join(parts)}" if parts else "no cells"

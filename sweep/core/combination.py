@@ -12,6 +12,7 @@ from sweep.core.axes import AUTO, DEGREES, LAYOUT, SETTINGS, GridError, axis_def
 from sweep.core.cell import AxisValue, BatchKind, BatchRule, Cell, Parallelism, TrainerSettings
 from sweep.core.conditions import Condition, ConditionError
 from sweep.core.rules import Violation, first_violation, first_violation_of_settings
+from sweep.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,7 +156,7 @@ def _settled(gpus: int, *layout: Any) -> Parallelism | Violation:
         if gpus % product:
             shown = " x ".join(f"{other}={value}" for other, value in others.items() if value != 1)
             reason = (
-                f"{name}=auto: {gpus} GPUs do not divide by {shown} = {product}. "
+                f"{name}=auto: {counted(gpus, 'GPU')} cannot be divided by {shown} = {product}. "
                 "Lower a degree or change the number of nodes."
             )
             return Violation(rule="auto_degree", reason=reason)
@@ -165,7 +166,8 @@ def _settled(gpus: int, *layout: Any) -> Parallelism | Violation:
 
 def _broken_batch(kind: BatchKind, values: Mapping[str, Any], gpus: int, batch: Fraction | int) -> Violation:
     reason = (
-        f"{kind}={values[kind]} on {gpus} GPUs at seq_len={values['seq_len']} is a global batch of {batch} sequences. "
+        f"{kind}={values[kind]} on {counted(gpus, 'GPU')} at seq_len={values['seq_len']} is a global batch of "
+        f"{batch} sequences. "
         "It must be a whole number: change the batch, the sequence length or the nodes."
     )
     return Violation(rule="whole_batch", reason=reason)

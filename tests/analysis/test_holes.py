@@ -194,7 +194,7 @@ def test_rejections_are_rows_and_the_grids_own_conditions_are_counted(tmp_path: 
     assert len(table.rows) == 3
     row = row_of(table, nodes=1, tp=3)
     assert row["status"] == "rejected"
-    assert str(row["reason"]).startswith("auto_degree: dp_shard=auto: 1 GPUs do not divide by tp=3")
+    assert str(row["reason"]).startswith("auto_degree: dp_shard=auto: 1 GPU cannot be divided by tp=3")
     assert row["cell"] is None
     assert (row["tp"], row["dp_shard"], row["gpus"], row["n_params"]) == (3, None, 1, 115008)
     assert (row["global_batch"], row["sequences_per_gpu"], row["gpu_hours"]) == (2, 2, None)
