@@ -195,7 +195,8 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, 
     if not snapshot.is_over:
         err.print(
             f"{counted(counts[ActionKind.WAIT], 'job')} submitted and not watched{_what_follows(snapshot)}. "
-            f"'python -m sweep status run_dir={run_dir.path}' shows where they stand; the same command without watch=false takes over.",
+            f"'python -m sweep status run_dir={run_dir.path}' shows where they stand; "
+            "the same command without watch=false takes over.",
             highlight=False,
             soft_wrap=True,
         )
