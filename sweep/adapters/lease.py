@@ -66,6 +66,7 @@ class Lease:
         self._path = run_dir / LEASE_FILE
         started = psutil.Process().create_time()
         self._me = Holder(host=socket.gethostname(), pid=os.getpid(), started=started, token=uuid.uuid4().hex)
+        self._server_time = 0.0
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
 
@@ -109,6 +110,8 @@ class Lease:
         draft = self._path.with_name(f"{LEASE_FILE}.{self._me.token}")
         body = {"host": self._me.host, "pid": self._me.pid, "started": self._me.started, "token": self._me.token}
         draft.write_text(json.dumps(body))
+        # The clock that stamps heartbeats is the file server's; this host's may be minutes ahead of it.
+        self._server_time = draft.stat().st_mtime
         try:
             os.link(draft, self._path)
         except FileExistsError:
@@ -119,7 +122,7 @@ class Lease:
 
     def _take_over_if_dead(self) -> None:
         holder = read_holder(self._path)
-        if holder is not None and _is_alive(holder, self._path):
+        if holder is not None and _is_alive(holder, self._path, now=self._server_time):
             raise LeaseHeldError(
                 f"{self._path.parent} is held by {holder}, which is running a sweep in it. "
                 "Wait for it, look at it with 'python -m sweep status', or stop it first."
@@ -131,7 +134,11 @@ class Lease:
         except FileNotFoundError:
             return
         found = read_holder(moved)
-        if found is not None and (holder is None or found.token != holder.token) and _is_alive(found, moved):
+        if (
+            found is not None
+            and (holder is None or found.token != holder.token)
+            and _is_alive(found, moved, now=self._server_time)
+        ):
             with contextlib.suppress(FileExistsError):
                 os.link(moved, self._path)
         moved.unlink()
@@ -156,13 +163,13 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def current_holder(run_dir: Path) -> Holder | None:
-    """The living process that holds a run directory; None where nobody does."""
+    """The living process that holds a run directory; None where nobody does, as far as can be told without writing."""
     path = run_dir / LEASE_FILE
     holder = read_holder(path)
-    return holder if holder is not None and _is_alive(holder, path) else None
+    return holder if holder is not None and _is_alive(holder, path, now=time.time()) else None
 
 
-def _is_alive(holder: Holder, path: Path) -> bool:
+def _is_alive(holder: Holder, path: Path, *, now: float) -> bool:
     if holder.host == socket.gethostname():
         try:
             process = psutil.Process(holder.pid)
@@ -173,6 +180,6 @@ def _is_alive(holder: Holder, path: Path) -> bool:
         except psutil.AccessDenied:
             return True
     try:
-        return time.time() - path.stat().st_mtime < STALE_AFTER_S
+        return now - path.stat().st_mtime < STALE_AFTER_S
     except FileNotFoundError:
         return False

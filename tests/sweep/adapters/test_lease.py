@@ -86,6 +86,16 @@ def test_a_holder_on_another_host_counts_until_its_heartbeat_stops(tmp_path: Pat
         lease.check()
 
 
+def test_a_host_whose_clock_is_ahead_does_not_take_over_from_a_living_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"host": "login2.example", "pid": 1, "started": 1.0, "token": "other"}
+    (tmp_path / LEASE_FILE).write_text(json.dumps(body))
+    monkeypatch.setattr(module.time, "time", lambda now=time.time: now() + 10 * module.STALE_AFTER_S)
+    with pytest.raises(LeaseHeldError), Lease(tmp_path):
+        pass
+
+
 def test_an_unreadable_lease_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / LEASE_FILE).write_text("{half")
     with Lease(tmp_path) as lease:
