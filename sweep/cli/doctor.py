@@ -24,7 +24,7 @@ from sweep.core.environment import scrubbed
 from sweep.core.record import SUBMISSION_LOGS_DIR, attempt_dir
 from sweep.core.spec import Runner, SchedulerKind
 from sweep.core.submission import Submission, safe_name
-from sweep.launch.probe import TOKEN_FILE, report_name
+from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
 from sweep.usecases.doctor import Check, Probed, Verdict, examine, exit_code, not_checked, problem, run_probe
 from sweep.usecases.doctor_nodes import Expected, judge
 
@@ -172,6 +172,7 @@ class _Look:
             timeout_s=self.asked.timeout_s,
             grace_s=self.cluster.result_grace_s,
         )
+        probed = replace(probed, ahead_of_files_s=ahead_of_files_s(self.scratch))
         found = judge(probed, self._expected(token))
         if probed.trouble:
             fact = f"{probed.trouble}{self._logs(folder)}"

@@ -66,6 +66,7 @@ def examine(folder: Path, *, import_timeout_s: float = 100.0) -> dict[str, Any]:
         "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK),
         "open_files": _limit(resource.RLIMIT_NOFILE),
         "file_system": file_system_problem(folder),
+        "ahead_of_files_s": ahead_of_files_s(folder),
         **_imports(import_timeout_s),
     }
 
@@ -94,6 +95,24 @@ def file_system_problem(folder: Path) -> str:
             with contextlib.suppress(OSError):
                 path.unlink()
     return ""
+
+
+def ahead_of_files_s(folder: Path) -> float | None:
+    """Seconds by which this machine's clock is ahead of the stamps that new files get; None where none can be made.
+
+    A shared file system's server stamps them, so that two machines can compare their clocks over it.
+    """
+    path = folder / f".probe-{uuid.uuid4().hex}"
+    try:
+        before = time.time()
+        path.write_text("x")
+        after = time.time()
+        return (before + after) / 2 - path.stat().st_mtime
+    except OSError:
+        return None
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _imports(timeout_s: float) -> dict[str, Any]:

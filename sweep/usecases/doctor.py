@@ -128,6 +128,7 @@ class Probed:
         mend: What to do about it.
         began_at: When the job was submitted, by this machine's clock.
         seen_at: When the last report was seen, by this machine's clock.
+        ahead_of_files_s: This machine's clock less the stamps that new files get; None where it is not known.
     """
 
     reports: Mapping[int, Mapping[str, Any]]
@@ -135,6 +136,7 @@ class Probed:
     mend: str = ""
     began_at: float = 0.0
     seen_at: float = 0.0
+    ahead_of_files_s: float | None = None
 
 
 def run_probe(

@@ -166,17 +166,29 @@ def _rendezvous(reports: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 def _clocks(probed: Probed, reports: Sequence[Mapping[str, Any]]) -> Finding:
-    """Between nodes as measured; to here only as far as it is certain: nobody reports before it began, or after now."""
-    offsets = [abs(float(report["clock_offset_s"])) for report in reports if "clock_offset_s" in report]
+    """Between nodes as they measured it; to here by the stamps of files, and by what is certain anyway.
+
+    Nobody reports before the job was submitted, or after its report was seen.
+    """
+    between = [abs(float(report["clock_offset_s"])) for report in reports if "clock_offset_s" in report]
     ahead = max(float(report.get("time", 0)) - probed.seen_at for report in reports)
     behind = max(probed.began_at - float(report.get("time", 0)) for report in reports)
-    worst = max([*offsets, ahead, behind])
+    here = _to_here(probed, reports)
+    worst = max([*between, ahead, behind, *here])
     if worst > LARGEST_SKEW_S:
+        least = "" if here and worst == max(here) else "at least "
         return warning(
-            "clocks", f"they differ by at least {worst:.1f} s", "Have time synchronisation (chrony, ntpd) mended."
+            "clocks", f"they differ by {least}{worst:.1f} s", "Have time synchronisation (chrony, ntpd) mended."
         )
-    between = f"nodes agree within {max(offsets):.3f} s, and " if offsets else ""
-    return ok("clocks", f"{between}nothing contradicts this machine's")
+    nodes = f"nodes agree within {max(between):.3f} s, and " if between else ""
+    return ok("clocks", nodes + (f"with this machine within {max(here):.2f} s" if here else "nothing contradicts ours"))
+
+
+def _to_here(probed: Probed, reports: Sequence[Mapping[str, Any]]) -> list[float]:
+    if probed.ahead_of_files_s is None:
+        return []
+    seen = [report.get("ahead_of_files_s") for report in reports]
+    return [abs(float(value) - probed.ahead_of_files_s) for value in seen if value is not None]
 
 
 def _limits(reports: Sequence[Mapping[str, Any]], expected: Expected) -> Finding:

@@ -138,6 +138,23 @@ def test_one_thing_wrong_with_one_node_is_one_finding_with_its_mend(
     assert found[0].mend
 
 
+def test_a_node_whose_clock_is_behind_by_less_than_the_job_took_is_seen_by_the_stamps_of_files() -> None:
+    probed = Probed(reports={0: {**NODE, "ahead_of_files_s": -4.9}}, began_at=990, seen_at=1010, ahead_of_files_s=0.1)
+    (found,) = (finding for finding in judge(probed, EXPECTED) if finding.name == "clocks")
+    assert (found.verdict, found.fact) == (Verdict.WARNING, "they differ by 5.0 s")
+    level = Probed(reports={0: {**NODE, "ahead_of_files_s": 7.0}}, began_at=990, seen_at=1010, ahead_of_files_s=7.25)
+    (found,) = (finding for finding in judge(level, EXPECTED) if finding.name == "clocks")
+    assert (found.verdict, found.fact) == (Verdict.OK, "with this machine within 0.25 s")
+
+
+def test_clocks_are_compared_with_the_stamps_of_files(tmp_path: Path) -> None:
+    ahead = probe.ahead_of_files_s(tmp_path)
+    assert ahead is not None
+    assert abs(ahead) < 5
+    assert list(tmp_path.iterdir()) == []
+    assert probe.ahead_of_files_s(tmp_path / "none") is None
+
+
 def test_a_port_that_is_taken_is_a_warning() -> None:
     assert verdicts(judged(first={"port_free": False, "port_error": "in use"})) == {"rendezvous port": Verdict.WARNING}
 
