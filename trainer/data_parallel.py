@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -42,13 +43,16 @@ def with_ddp(model: Llama, cell: Cell, mesh: Mesh | None) -> nn.Module:
     """
     if mesh is None or mesh.replicate is None or not _is_plain_ddp(cell):
         return model
-    return DistributedDataParallel(
-        model,
-        process_group=mesh.replicate.get_group(),
-        broadcast_buffers=False,
-        init_sync=False,
-        gradient_as_bucket_view=True,
-    )
+    with warnings.catch_warnings():
+        # Its new name is not in the oldest torch that is supported, and means no other thing for buffers alike.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
+        return DistributedDataParallel(
+            model,
+            process_group=mesh.replicate.get_group(),
+            broadcast_buffers=False,
+            init_sync=False,
+            gradient_as_bucket_view=True,
+        )
 
 
 def micro_batch_scope(module: nn.Module, cell: Cell) -> MicroBatchScope:
@@ -81,6 +85,10 @@ def _wrap(model: Llama, cell: Cell, mesh: Mesh, data: DeviceMesh) -> None:
 
     Over a mesh of two dimensions gradients are scattered over the shards, then summed over the replicas (HSDP).
     """
+    if mesh.tp is not None:
+        # The embedding returns a view of what its collective gives. The warning is for whoever changes that in place;
+        # here residuals are sums of their own, and a copy would cost memory and time for nothing.
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(FSDPEmbedding\) returned a view tensor")
     policy = MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE[cell.precision], reduce_dtype=torch.float32)
 
     def wrap(module: nn.Module | list[nn.Module], *, reshard: bool) -> None:

@@ -18,8 +18,10 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._utils import InferenceMode
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
 
 from sweep.core.cell import Precision, cell_id
 from sweep.core.preflight import MEMORY_KINDS, Preflight
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
 
 # What CUDA's caching allocator rounds to (c10/cuda/CUDACachingAllocator, kMinBlockSize).
 _CUDA_GRANULARITY = 512
-_N_STEPS = 2
 _CPU = torch.device("cpu")
 
 
@@ -144,6 +145,7 @@ def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
         if is_cuda:
             stack.enter_context(norms_as_on_cuda())
         stack.enter_context(_agreed_pipeline())
+        stack.enter_context(_uncounted_shapes())
         stack.enter_context(tracker)
         stack.enter_context(counter)
         state = run_steps(cell, model, tracker, counter)
@@ -192,26 +194,51 @@ def _fake_reduction(module: DistributedDataParallel) -> None:
 
 @contextlib.contextmanager
 def _agreed_pipeline() -> Iterator[None]:
-    """Ranks of a pipeline agree whether shapes are stated; a fake peer does not answer, so one's own word counts."""
+    """Ranks of a pipeline agree whether shapes are stated; a fake peer does not answer, so one's own word counts.
 
-    def result(stage: Any, received_result: torch.Tensor | None = None) -> torch.Tensor:
+    They agree before the first step only, so that it is no traffic of a step either.
+    """
+
+    def vote(stage: Any, *_: Any, **_named: Any) -> torch.Tensor:
         is_open = InferenceMode.needs_dynamic(stage._user_meta, True)
         # A literal, whose value even a fake tensor knows.
         return torch.tensor(0) if is_open else torch.tensor(1)
 
-    stages = cast("Any", PipelineStage)
-    original = stages._warmup_backward_result
-    stages._warmup_backward_result = result
+    with (
+        _replaced(PipelineStage, "_warmup_forward_vote", vote),
+        _replaced(PipelineStage, "_warmup_backward_result", vote),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _uncounted_shapes() -> Iterator[None]:
+    """DTensor finds a result's shape by running the operation on fake tensors of the whole: no memory of a step."""
+    name = "_propagate_tensor_meta_non_cached"
+    original = getattr(ShardingPropagator, name)
+
+    def propagate(propagator: Any, schema: Any) -> Any:
+        with _disable_current_modes():
+            return original(propagator, schema)
+
+    with _replaced(ShardingPropagator, name, propagate):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        stages._warmup_backward_result = original
+        setattr(owner, name, original)
 
 
 def run_steps(
     cell: Cell, model: Parallelized, tracker: MemoryTracker, counter: TrafficCounter | None = None
 ) -> dict[str, int]:
-    """Run two optimiser steps under a tracker: the first makes the optimiser's state, the second is as all others are.
+    """Run one whole step under a tracker, as all steps but the first are: the optimiser has its state.
 
     Returns:
         Bytes of all parameters, gradients and optimiser state of this rank.
@@ -220,20 +247,17 @@ def run_steps(
     tracker.mark(parameters, "parameters")
     tracker.mark(itertools.chain.from_iterable(stage.buffers() for stage in model.stages), "buffers")
     optimizer = ShardedAdamW(parameters, cell.trainer, model.distinct, model.tp, model.loss_scale)
-    n_sequences = cell.global_batch // cell.parallelism.data_ranks
-    n_gradient_bytes = 0
-    for _ in range(_N_STEPS):
-        if counter is not None:
-            counter.clear()
-        with tracker.making("buffers"):
-            tokens = torch.zeros(n_sequences, cell.seq_len + 1, dtype=torch.long)
-        model.run(tokens)
-        del tokens
-        tracker.mark((parameter.grad for parameter in parameters), "gradients")
-        n_gradient_bytes = tracker.living().get("gradients", 0)
-        with tracker.making("by the optimizer"):
-            optimizer.step()
-        tracker.mark_living("by the optimizer", "optimizer")
+    with tracker.making("buffers"):
+        tokens = torch.zeros(cell.global_batch // cell.parallelism.data_ranks, cell.seq_len + 1, dtype=torch.long)
+    _begin(cell, model, tokens, tracker)
+    _update(optimizer, tracker)
+    if counter is not None:
+        counter.clear()
+    model.run(tokens)
+    del tokens
+    tracker.mark((parameter.grad for parameter in parameters), "gradients")
+    n_gradient_bytes = tracker.living().get("gradients", 0)
+    _update(optimizer, tracker)
     tracker.rename("by the optimizer", "temporary")
     living = tracker.living()
     return {
@@ -241,3 +265,22 @@ def run_steps(
         "gradients": n_gradient_bytes,
         "optimizer": living.get("optimizer", 0),
     }
+
+
+def _update(optimizer: ShardedAdamW, tracker: MemoryTracker) -> None:
+    with tracker.making("by the optimizer"):
+        optimizer.step()
+    tracker.mark_living("by the optimizer", "optimizer")
+
+
+def _begin(cell: Cell, model: Parallelized, tokens: torch.Tensor, tracker: MemoryTracker) -> None:
+    """What of a first step the others find: gradients to make the optimiser's state from, and all that is made once.
+
+    One micro-batch is enough for that. A schedule of a pipeline knows no fewer than all, and leaves nothing behind.
+    """
+    if cell.parallelism.pp == 1:
+        model.run(tokens[: cell.micro_batch])
+        return
+    with tracker.making("gradients"):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)

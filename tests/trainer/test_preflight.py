@@ -1,7 +1,7 @@
 """Preflight: one rank on fake tensors finds what real ranks hold, need and send, and what would go wrong.
 
 What is held (parameters, gradients, optimiser) is exact. The peak is compared with that of torch's own memory tracker
-around real steps on real ranks (seen: to the byte under FSDP and DDP, else within 0.8 %; allowed 1 %).
+around real steps on real ranks (seen: to the byte, but for what is still being sent; allowed 1 %).
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def test_what_two_real_ranks_hold_and_send_is_found_exactly_and_their_peak_nearl
             found, real = examine(made, rank=rank), measured[name]
             assert found.problem == "", name
             assert found.state_by_kind == {kind: real[kind] for kind in found.state_by_kind}, (name, rank)
-            assert found.peak_memory_bytes == pytest.approx(real["peak"], rel=PEAK_TOLERANCE), (name, rank)
+            assert found.peak_memory_bytes == pytest.approx(real["peak"], rel=PEAK_TOLERANCE.get(name, 0.0), abs=0), (
+                name,
+                rank,
+            )
             assert_sent(found, real["sent"], name)
 
 
@@ -229,14 +232,14 @@ def test_a_record_reads_back_as_it_was_written() -> None:
 
 
 def test_the_command_line_prints_the_record_of_a_cell_that_can_run(tmp_path: Path) -> None:
-    path = write_cell(tmp_path, TWO["tp"])
+    path = write_cell(tmp_path, even(Parallelism(dp_shard=2, tp=2)))
     done = alone("--preflight", "--cell", str(path), "--rank", "1", "--json")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     found = Preflight.parse(done.stdout)
-    assert (found.rank, found.world_size, found.problem) == (1, 2, "")
+    assert (found.rank, found.world_size, found.problem) == (1, 4, "")
     told = alone("--preflight", "--cell", str(path))
-    assert told.returncode == 0
-    assert "rank 0 of 2: can run" in told.stdout
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "rank 0 of 4: can run" in told.stdout
     assert "over tp (2 ranks on 1 node)" in told.stdout
     assert {item.name for item in tmp_path.iterdir()} == {"cell.json"}
 
