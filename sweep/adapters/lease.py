@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -21,7 +22,6 @@ from sweep.core.record import LEASE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
     from types import TracebackType
 
 HEARTBEAT_S = 10.0
@@ -39,11 +39,18 @@ class LeaseLostError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Who holds a run directory."""
+    """Who holds a run directory.
+
+    Attributes:
+        host: Its host.
+        pid: Process id there.
+        started: The process's start (:func:`start_of`): with the pid, it is this process or none.
+        token: Of this one hold.
+    """
 
     host: str
     pid: int
-    started: float
+    started: str
     token: str
 
     def __str__(self) -> str:
@@ -64,8 +71,8 @@ class Lease:
     def __init__(self, run_dir: Path) -> None:
         """Take nothing yet."""
         self._path = run_dir / LEASE_FILE
-        started = psutil.Process().create_time()
-        self._me = Holder(host=socket.gethostname(), pid=os.getpid(), started=started, token=uuid.uuid4().hex)
+        pid = os.getpid()
+        self._me = Holder(host=socket.gethostname(), pid=pid, started=start_of(pid) or "", token=uuid.uuid4().hex)
         self._server_time = 0.0
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
@@ -151,12 +158,35 @@ class Lease:
                     os.utime(self._path)
 
 
+_MAY_NOT_BE_SEEN = "may not be seen"
+
+
+def start_of(pid: int) -> str | None:
+    """When a living process started, in words that no step of the clock changes; None where it is gone or a zombie.
+
+    A killed process whose parent has not asked for its status is a zombie: it will not write any more.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return None if fields[0] in "ZX" else f"{boot}:{fields[19]}"
+    except (OSError, IndexError):
+        pass
+    try:  # not on Linux, or its files may not be read
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.0f}"
+    except psutil.NoSuchProcess:
+        return None
+    except psutil.AccessDenied:
+        return _MAY_NOT_BE_SEEN
+
+
 def read_holder(path: Path) -> Holder | None:
     """Who a lease file names; None where there is none, or none that can be read."""
     try:
         data: Mapping[str, Any] = json.loads(path.read_text())
         return Holder(
-            host=str(data["host"]), pid=int(data["pid"]), started=float(data["started"]), token=str(data["token"])
+            host=str(data["host"]), pid=int(data["pid"]), started=str(data["started"]), token=str(data["token"])
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -171,14 +201,7 @@ def current_holder(run_dir: Path) -> Holder | None:
 
 def _is_alive(holder: Holder, path: Path, *, now: float) -> bool:
     if holder.host == socket.gethostname():
-        try:
-            process = psutil.Process(holder.pid)
-            # A killed process whose parent has not asked for its status is a zombie: it will not write any more.
-            return abs(process.create_time() - holder.started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-        except psutil.AccessDenied:
-            return True
+        return start_of(holder.pid) in (holder.started, _MAY_NOT_BE_SEEN)
     try:
         return now - path.stat().st_mtime < STALE_AFTER_S
     except FileNotFoundError:

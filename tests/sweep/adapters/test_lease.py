@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters import lease as module
-from sweep.adapters.lease import Lease, LeaseHeldError, LeaseLostError, current_holder
+from sweep.adapters.lease import Lease, LeaseHeldError, LeaseLostError, current_holder, start_of
 from sweep.core.record import LEASE_FILE
 
 _HOLD = """
@@ -120,3 +120,25 @@ def test_a_held_lease_is_kept_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         while path.stat().st_mtime < 2.0:
             assert time.monotonic() < deadline, "no heartbeat within five seconds"
             time.sleep(0.02)
+
+
+def test_a_living_holder_stays_one_when_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lease(tmp_path):
+        # Where a start is reckoned from the time of boot, it moves with every step of the clock.
+        monkeypatch.setattr(module.psutil.Process, "create_time", lambda self: 12345.0)
+        monkeypatch.setattr(module.time, "time", lambda: 2e9)
+        with pytest.raises(LeaseHeldError):
+            Lease(tmp_path).__enter__()
+        assert current_holder(tmp_path) is not None
+
+
+def test_the_start_of_a_process_tells_it_from_another_of_its_number() -> None:
+    mine = start_of(os.getpid())
+    assert mine is not None
+    assert start_of(os.getpid()) == mine
+    assert start_of(os.getppid()) not in (mine, None)
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert start_of(child) is None, "a zombie holds nothing"
+    os.waitpid(child, 0)
+    assert start_of(child) is None
