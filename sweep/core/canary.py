@@ -18,18 +18,18 @@ def canaries(actions: Sequence[Action], cells: Mapping[str, Cell]) -> dict[str, 
 
     A cell that is not tried at all (barred, inferred, over budget) can tell nothing: then the next one goes first.
     """
-    chosen: dict[str, Action] = {}
-    for action in sorted(actions, key=lambda action: _size(cells[action.cell_id], action)):
-        if not action.hole:
-            chosen.setdefault(cells[action.cell_id].model.name, action)
+    chosen: dict[str, tuple[tuple[int, ...], Action]] = {}
     for action in actions:
-        if action.kind is ActionKind.DONE:
-            chosen[cells[action.cell_id].model.name] = action
-    return chosen
-
-
-def _size(cell: Cell, action: Action) -> tuple[int, int, int, int]:
-    return (cell.gpus, cell.tokens_per_step, cell.seq_len, action.repeat)
+        if action.hole:
+            continue
+        cell = cells[action.cell_id]
+        # Measured ones come first: they have told all there is to tell.
+        is_open = action.kind is not ActionKind.DONE
+        size = (is_open, cell.gpus, cell.tokens_per_step, cell.seq_len, action.repeat)
+        name = cell.model.name
+        if name not in chosen or size < chosen[name][0]:
+            chosen[name] = (size, action)
+    return {name: action for name, (_, action) in chosen.items()}
 
 
 def canary_is_over(canary: Action) -> bool:

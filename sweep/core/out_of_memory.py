@@ -49,11 +49,15 @@ class KnownToRunOut:
 
     def __init__(self, cells: Mapping[str, Cell], history: History) -> None:
         self._alike: dict[Cell, list[tuple[str, Cell]]] = {}
-        found: dict[str, set[Outcome | None]] = {}
+        ran_out, measured = dict[str, None](), set[str]()
         for (name, _), past in history.repeats.items():
-            found.setdefault(name, set()).update(attempt.outcome for attempt in past.attempts)
-        for name, outcomes in found.items():
-            if name in cells and Outcome.OOM_DEVICE in outcomes and Outcome.SUCCEEDED not in outcomes:
+            for attempt in past.attempts:
+                if attempt.outcome is Outcome.OOM_DEVICE:
+                    ran_out[name] = None
+                elif attempt.outcome is Outcome.SUCCEEDED:
+                    measured.add(name)
+        for name in ran_out:
+            if name in cells and name not in measured:
                 self._alike.setdefault(_without_sizes(cells[name]), []).append((name, cells[name]))
 
     def needing_less_than(self, cell: Cell) -> str | None:

@@ -55,7 +55,8 @@ def qos(slurm: SlurmUnderTest) -> Iterator[Callable[[Mapping[str, str]], str]]:
 def test_a_cluster_without_limits_says_so(slurm: SlurmUnderTest) -> None:
     config = slurm.run("scontrol", "show", "config")
     size = next(int(line.partition("=")[2]) for line in config.splitlines() if line.startswith("MaxArraySize"))
-    assert scheduler(slurm).site() == Site(max_array_tasks=size, nodes=frozenset(slurm.nodes))
+    nodes = frozenset(slurm.nodes)
+    assert scheduler(slurm).site() == Site(max_array_tasks=size, nodes=nodes, usable=nodes)
 
 
 @pytest.mark.parametrize("limit", ["MaxSubmitJobsPerUser", "MaxSubmitJobsPerAccount", "GrpSubmitJobs"])
