@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
-INTEGRATION = "tests/integration"
+TRAINER, INTEGRATION = "tests/trainer", "tests/integration"
 FAULTS = "test_faults_*.py"
 # Names a private Slurm that is up already: then all that use one are a single part, or they would disturb each other.
 GIVEN_SLURM = "SWEEP_TEST_SLURM_DIR"
@@ -45,9 +45,12 @@ class Part:
 
 
 def parts(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> tuple[Part, ...]:
-    """All tests between them; first what computes."""
+    """All tests between them; the first computes most."""
     faults = [str(path.relative_to(ROOT)) for path in sorted(ROOT.joinpath(INTEGRATION).glob(FAULTS))]
-    which = {f"all but {INTEGRATION}": [f"--ignore={INTEGRATION}"]}
+    which = {
+        TRAINER: [TRAINER],
+        "all other unit tests": ["tests", f"--ignore={TRAINER}", f"--ignore={INTEGRATION}"],
+    }
     if environ.get(GIVEN_SLURM):
         which[INTEGRATION] = [INTEGRATION]
     else:

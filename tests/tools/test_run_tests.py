@@ -93,10 +93,10 @@ def test_an_interruption_ends_both_and_all_that_they_started(number: signal.Sign
     wait_for(lambda: not any(map(is_alive, children)), 10, "nothing is left")
 
 
-def test_each_integration_test_is_in_exactly_one_part_and_the_first_has_all_others() -> None:
-    computing, *waiting = parts([], {})
-    assert "--ignore=tests/integration" in computing.command
-    assert not any(word.startswith("tests") for word in computing.command)
+def test_each_integration_test_is_in_exactly_one_part_and_the_others_have_the_rest() -> None:
+    trainer, others, *waiting = parts([], {})
+    assert {"tests", "--ignore=tests/trainer", "--ignore=tests/integration"} <= set(others.command)
+    assert "tests/trainer" in trainer.command
     collected = [
         {line.partition("::")[0] for line in subprocess.run(
             [*made.command, "--collect-only", "-q"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -111,5 +111,5 @@ def test_each_integration_test_is_in_exactly_one_part_and_the_first_has_all_othe
 
 def test_a_slurm_that_is_given_is_used_by_one_part_only() -> None:
     together = parts(["-x"], {GIVEN_SLURM: "/somewhere"})
-    assert [("tests/integration" in made.command) for made in together] == [False, True]
+    assert [("tests/integration" in made.command) for made in together] == [False, False, True]
     assert all(made.command[-1] == "-x" for made in together)
