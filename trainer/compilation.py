@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch._inductor import config
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
 BACKEND = "inductor"
 
 
-def compile_blocks(model: Llama, *, is_tensor_parallel: bool) -> None:
-    """Replace each block by its compiled form (shapes never change, so nothing is compiled twice)."""
+def compile_blocks(model: Llama, *, is_tensor_parallel: bool, keeps_casts: bool) -> None:
+    """Replace each block by its compiled form (shapes never change, so nothing is compiled twice).
+
+    ``keeps_casts``: what the code rounds to bf16 is rounded within fused kernels too, for the whole process.
+    """
+    config.emulate_precision_casts = keeps_casts
     if is_tensor_parallel:
         # The embedding returns a collective that still runs, as a tensor of a class of its own, and the gradient of a
         # compiled block does not find back into it. A copy waits for it and is an ordinary tensor.
@@ -32,7 +37,6 @@ def overlap_tensor_parallel(mesh: DeviceMesh) -> None:
 
     Through torch's symmetric memory, between GPUs of one node. Not yet run on a GPU.
     """
-    from torch._inductor import config
     from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
     config._micro_pipeline_tp = True

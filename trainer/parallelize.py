@@ -23,7 +23,7 @@ from trainer.init import materialize
 from trainer.loss import piece_on
 from trainer.model import Llama, build_on_meta
 from trainer.passes import Held, InTurn, Pipelined, ShareOfLoss
-from trainer.precision import COMPUTE_DTYPE, LossScale, convert, with_scales
+from trainer.precision import COMPUTE_DTYPE, LossScale, convert, keeps_casts, with_scales
 from trainer.tensor import split_matrices
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _checkpoint_and_compile(model: Llama, cell: Cell) -> None:
     if not is_around:
         checkpoint_blocks(model, cell.activation_checkpointing)
     if cell.compile:
-        compile_blocks(model, is_tensor_parallel=is_tensor_parallel)
+        compile_blocks(model, is_tensor_parallel=is_tensor_parallel, keeps_casts=keeps_casts(cell))
     if is_around:
         checkpoint_blocks(model, cell.activation_checkpointing)
 

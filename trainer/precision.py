@@ -66,6 +66,15 @@ def uses_torchao(cell: Cell) -> bool:
     return cell.precision in _MADE_OF
 
 
+def keeps_casts(cell: Cell) -> bool:
+    """Whether compiled blocks must round wherever the code does.
+
+    A row's scale that a fused kernel computes from more than the bf16 that is then divided by it can overflow float8:
+    NaN (pytorch issue 150859; torchtitan sets the same).
+    """
+    return cell.compile and cell.precision is Precision.FLOAT8 and cell.trainer.float8_recipe == "rowwise"
+
+
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None

@@ -103,6 +103,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                         "binding_by_rank": emit.bindings(facts),
                         "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
                         "context_parallel": model.context,
+                        "emulate_precision_casts": precision.keeps_casts(cell),
                         "pipeline_split": [str(part) for part in model.split],
                     },
                 )

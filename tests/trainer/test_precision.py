@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-from sweep.core.cell import Cell, Parallelism, Precision, Schedule, TrainerSettings
+from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, TrainerSettings
 from sweep.core.model import ModelShape
 from tests.trainer.cells import cell
 from tests.trainer.parity import Shown, run_layouts
 from tests.trainer.test_preflight import examine
 from trainer.model import build_on_meta
 from trainer.optimizer import ShardedAdamW
-from trainer.precision import LossScale, check, convert
+from trainer.parallelize import parallelize
+from trainer.precision import LossScale, check, convert, keeps_casts
 from trainer.refusal import Refusal
 
 SHAPE = ModelShape(name="even", n_layers=4, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=96, vocab_size=128)
@@ -171,6 +172,12 @@ def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -
         "tensorwise": float8(),
         "rowwise": float8(trainer={"float8_recipe": "rowwise"}),
         "tensorwise compiled": float8(compile=True),
+        **{
+            f"rowwise compiled, {kept} checkpointing": float8(
+                compile=True, trainer={"float8_recipe": "rowwise"}, activation_checkpointing=kept
+            )
+            for kept in (Checkpointing.FULL, Checkpointing.SELECTIVE)
+        },
     }
     pipeline = {"parallelism": Parallelism(pp=2, schedule=Schedule.ONE_F_ONE_B), "micro_batch": 2}
     v_shaped = {**pipeline, "parallelism": Parallelism(pp=2, schedule=Schedule.ZBV, virtual_stages=2)}
@@ -196,6 +203,17 @@ def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -
     compiled, plain = shown["tensorwise compiled"].losses, shown["tensorwise"].losses
     assert compiled[0] == pytest.approx(plain[0], rel=5e-5)
     assert compiled == pytest.approx(plain, rel=6e-3)
+
+
+@pytest.mark.slow
+def test_compiled_blocks_round_where_the_code_does_only_where_a_row_has_a_scale() -> None:
+    pytest.importorskip("torchao")
+    for recipe, expected in (("rowwise", True), ("tensorwise", False)):
+        made = float8(compile=True, trainer={"float8_recipe": recipe})
+        parallelize(made, None, torch.device("cpu"))
+        assert torch._inductor.config.emulate_precision_casts is expected
+        assert keeps_casts(made) is expected
+    assert not keeps_casts(float8(trainer={"float8_recipe": "rowwise"}))
 
 
 @pytest.mark.slow
