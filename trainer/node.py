@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from dataclasses import dataclass
@@ -42,16 +43,18 @@ def bind(
     *,
     sysfs: Path = _SYSFS,
     available: Callable[[], set[int]] = lambda: os.sched_getaffinity(0),
-    limit: Callable[[set[int]], None] = lambda cores: os.sched_setaffinity(0, cores),
+    limit: Callable[[set[int]], None] | None = None,
 ) -> Binding:
     """Limit this rank to the cores beside its GPU; threads that are made from now on inherit it.
+
+    By then torch and the driver have made some, since CUDA must be asked which GPU this is.
 
     Args:
         setting: ``auto`` or ``none``.
         pci_bus_id: Of its GPU, as sysfs spells it (``0000:1b:00.0``); None on a CPU.
         sysfs: Where Linux tells of devices.
         available: Cores that the job may use.
-        limit: Limits the threads.
+        limit: Limits all threads of this process.
     """
     allowed = available()
 
@@ -72,10 +75,26 @@ def bind(
         # The scheduler gave the job other cores; leaving them would be worse than their distance.
         return not_bound(f"none of the job's cores is beside the GPU ({as_list(beside)})")
     try:
-        limit(beside & allowed)
+        (limit or limit_all_threads)(beside & allowed)
     except OSError as error:
         return not_bound(f"the kernel refuses: {error}")
     return Binding(cores=as_list(beside & allowed), numa_node=numa_node if numa_node >= 0 else None, is_bound=True)
+
+
+def limit_all_threads(cores: set[int]) -> None:
+    """Limit every thread of this process to some cores; Linux limits one at a time.
+
+    Raises:
+        OSError: If the kernel refuses.
+    """
+    limited: set[int] = set()
+    # Again until there is no other: one that is not limited yet may make another meanwhile.
+    while new := {int(task.name) for task in Path("/proc/self/task").iterdir()} - limited:
+        for thread in new:
+            # It may have ended since.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, cores)
+        limited |= new
 
 
 def pci_bus_id(nvml: Any, uuid: str) -> str | None:

@@ -55,7 +55,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
     """
     cell, whereabouts = file.cell, reporter.whereabouts
     compute = devices.claim(file.device.type, ranks.local_rank)
-    # First of all: what makes threads, CUDA among it, comes after.
+    # Early: memory lies beside the cores that first touch it.
     binding = bind(cell.trainer.bind, compute.pci_bus_id())
     if compute.device.type == "cuda":
         whereabouts.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)

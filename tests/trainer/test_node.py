@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pynvml
@@ -11,7 +15,16 @@ from hypothesis import strategies as st
 
 from sweep.core.cell import TrainerSettings
 from tests.trainer.fake_nvml import UUID, FakeNvml
-from trainer.node import EMPTY_BELOW_BYTES, Binding, as_list, bind, check_empty, from_list, pci_bus_id
+from trainer.node import (
+    EMPTY_BELOW_BYTES,
+    Binding,
+    as_list,
+    bind,
+    check_empty,
+    from_list,
+    limit_all_threads,
+    pci_bus_id,
+)
 from trainer.refusal import Refusal
 
 GPU = "0000:1b:00.0"
@@ -60,6 +73,33 @@ def test_without_binding_the_reason_is_kept(setting: str, gpu: str | None, word:
     assert limit is None
     assert (found.cores, found.is_bound) == ("0-1,8", False)
     assert word in found.reason
+
+
+def _keep_to_one_core(pipe: Connection) -> None:
+    over = threading.Event()
+    before = threading.Thread(target=over.wait)
+    before.start()
+    core = min(os.sched_getaffinity(0))
+    limit_all_threads({core})
+    after = threading.Thread(target=over.wait)
+    after.start()
+    tasks = [int(path.name) for path in Path("/proc/self/task").iterdir()]
+    pipe.send(
+        ({before.native_id, after.native_id} <= set(tasks), {core}, [os.sched_getaffinity(task) for task in tasks])
+    )
+    over.set()
+
+
+def test_threads_that_were_there_before_are_limited_as_well() -> None:
+    # In a process of its own: this one needs its cores.
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_keep_to_one_core, args=(theirs,))
+    process.start()
+    assert ours.poll(60)
+    all_there, core, found = ours.recv()
+    process.join()
+    assert all_there
+    assert found == [core] * len(found)
 
 
 def test_nvml_knows_where_sysfs_has_a_gpu() -> None:
