@@ -43,7 +43,7 @@ class LedgerFile:
             OSError: If it cannot be written whole; what was there before is untouched.
         """
         line = (render_event(event) + "\n").encode()
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             self._mend_tail(fd)
             self._tail_is_whole = False

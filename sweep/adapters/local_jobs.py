@@ -188,7 +188,7 @@ class JobFiles:
         Raises:
             OSError: If it cannot be written.
         """
-        self._folder.mkdir(exist_ok=True, mode=0o700)
+        self._folder.mkdir(exist_ok=True)
         write_atomically(self._folder / f"{job.job_id}.json", render(_KIND, asdict(job)))
 
     def read(self, job_id: str) -> LocalJob | None:

@@ -67,7 +67,7 @@ class Preflights:
         if found.problem and file.cell.trainer.data != SYNTHETIC:
             # It may be the token file's, which another look may find mended.
             return found
-        self._folder.mkdir(exist_ok=True, mode=0o700)
+        self._folder.mkdir(exist_ok=True)
         write_atomically(self._path(file.key.cell_id, rank), text)
         return found
 

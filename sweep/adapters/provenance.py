@@ -68,7 +68,7 @@ def _keep_diff(diff: str, run_dir: Path) -> str:
     path = run_dir / name
     if not path.exists():
         try:
-            path.parent.mkdir(exist_ok=True, mode=0o700)
+            path.parent.mkdir(exist_ok=True)
             write_atomically(path, diff)
         except OSError as error:
             raise RunDirError(

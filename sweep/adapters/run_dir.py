@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import stat
 import time
 import uuid
 from pathlib import Path
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from sweep.core.cell import Cell
 
 REQUESTS_DIR = "requests"
+PRIVATE_UMASK = 0o077
+"""Of a process that has no run directory yet: what it makes is its user's alone."""
 _PROBE_BYTES = 8192
 _RESTART = re.compile(r"^restart-(\d+)$")
 _T = TypeVar("_T")
@@ -80,7 +83,7 @@ class RunDir:
         try:
             self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
             for name in (SUBMISSIONS_DIR, SUBMISSION_LOGS_DIR, REQUESTS_DIR, TABLES_DIR, FIGURES_DIR):
-                (self._path / name).mkdir(exist_ok=True, mode=0o700)
+                (self._path / name).mkdir(exist_ok=True)
             probe = self._path / f".probe-{uuid.uuid4().hex}"
             # Not an empty one: a full disk still takes names.
             write_atomically(probe, " " * _PROBE_BYTES)
@@ -90,6 +93,28 @@ class RunDir:
                 f"the run directory {self._path} cannot be written ({error.strerror or error}). "
                 "Give another with run_dir=..., or mend its permissions or the space on its disk."
             ) from error
+
+    def apply_access(self) -> list[str]:
+        """Let all that is made from now on, by jobs too (they inherit it), be private, or its group's as it is.
+
+        One that is closed to others (750, 2770) was given to its group, which may do below it what it may in it. One
+        that anybody may enter (755) was just made so.
+
+        Returns:
+            What people should know of a directory that anybody may enter.
+        """
+        try:
+            mode = stat.S_IMODE(self._path.stat().st_mode)
+        except OSError:
+            return []  # who uses it next says what is wrong with it
+        if not mode & stat.S_IRWXO:
+            os.umask(PRIVATE_UMASK & ~(mode & stat.S_IRWXG))
+            return []
+        os.umask(PRIVATE_UMASK)
+        return [
+            f"anybody may look into {self._path} (mode {mode:o}), which existed before. What is made in it is yours "
+            "alone all the same; chmod 700 closes it, chmod 750 shares it with your group."
+        ]
 
     def exists(self) -> bool:
         """Whether there is a ``sweep.json``."""
@@ -123,7 +148,7 @@ class RunDir:
         """Write the cell file of every attempt and then the submission's file, all on disk on return."""
         for cell in cells:
             folder = self._path / attempt_dir(cell.key)
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / CELL_FILE, cell.render())
         write_atomically(self._path / submission.file, submission.render())
 
@@ -274,7 +299,7 @@ def _parse_away(text: str) -> tuple[float, str]:
     return since, words
 
 
-def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file so that it is whole from the moment it can be seen: write beside it, fsync, rename.
 
     Raises:
@@ -282,7 +307,7 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
     """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

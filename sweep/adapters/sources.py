@@ -63,7 +63,7 @@ def _write(contents: dict[str, bytes], target: Path) -> None:
     try:
         for name, content in contents.items():
             path = draft / name
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         draft.rename(target)
     except OSError as error:

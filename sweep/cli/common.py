@@ -92,6 +92,7 @@ def _existing(path: Path) -> RunDir:
         raise CommandError(
             f"{path} is no run directory: it holds no sweep.json. Start the sweep first, or give another."
         )
+    run_dir.apply_access()
     return run_dir
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.run_dir import PRIVATE_UMASK
 from sweep.cli import args as arguments
 from sweep.cli.common import BAD_USAGE, INTERRUPTED, OK, CommandError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 def main(words: Sequence[str]) -> int:
     """Run one command; gives the exit code of the process."""
+    os.umask(PRIVATE_UMASK)
     try:
         asked = arguments.parse(words)
         if asked is None:

@@ -77,6 +77,7 @@ def _run(asked: Arguments, spec: SweepSpec, expansion: Expansion, run_dir: RunDi
     _, err = consoles()
     notifier = Notifier(spec, run_dir, err)
     run_dir.create()
+    print_notes(err, run_dir.apply_access())
     with Lease(Path(run_dir.path)) as lease:
         content = declare(run_dir, sweep_file_of(spec, expansion, own_name=scheduler.own_name()))
         views.print_rejections(err, content)

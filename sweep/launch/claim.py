@@ -51,7 +51,7 @@ def read(path: Path) -> Claim | None:
 
 def _link(path: Path, text: str) -> bool:
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)

@@ -182,7 +182,7 @@ class Launcher:
 
 
 def _log_to(path: Path) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)

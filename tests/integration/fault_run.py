@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -127,7 +127,7 @@ class FaultRun:
         """The table, by sequence length."""
         return {row["seq_len"]: row for row in rows(self.run_dir)}
 
-    def audit(self, *, budget: float | None = None, by_sacct: bool = True) -> None:
+    def audit(self, *, budget: float | None = None, by_sacct: bool = True, turned_away: Collection[str] = ()) -> None:
         """Every cell ends measured or explained, none ran twice to success, no job is left, and the budget adds up.
 
         What the ledger says is held against what others say: the stub's own count, the queue, and accounting.
@@ -157,7 +157,7 @@ class FaultRun:
         assert abs(committed - settled) < 1e-9, f"nothing is in flight: committed {committed}, settled {settled}"
         assert budget is None or committed <= budget
         if by_sacct:
-            self._audit_by_sacct(ended, settled, budget)
+            self._audit_by_sacct(ended, settled, budget, turned_away)
 
     def _audit_settled(self, ended: Mapping[str, Mapping[str, object]], *, may_be_unknown: bool) -> float:
         """GPU-hours of all attempts that became jobs; each is settled, or was taken back before it began."""
@@ -184,12 +184,18 @@ class FaultRun:
             for task, job in zip(event["tasks"], jobs.get(str(event["submission"]), ()), strict=False)  # type: ignore[call-overload]
         }
 
-    def _audit_by_sacct(self, ended: Mapping[str, Mapping[str, object]], settled: float, budget: float | None) -> None:
+    def _audit_by_sacct(
+        self,
+        ended: Mapping[str, Mapping[str, object]],
+        settled: float,
+        budget: float | None,
+        turned_away: Collection[str],
+    ) -> None:
         """The jobs that accounting knows by the names of the run, and the whole seconds of each of their runs."""
-        jobs, rows = self._jobs_of(), self._rows_by_name()
+        jobs, rows = self._jobs_of(), self._rows_by_name(turned_away)
         with contextlib.suppress(AssertionError):  # accounting lags; what it has said by then counts
-            wait_for(lambda: set(self._rows_by_name()) == set(jobs), 20, "accounting knows all jobs")
-            rows = self._rows_by_name()
+            wait_for(lambda: set(self._rows_by_name(turned_away)) == set(jobs), 20, "accounting knows all jobs")
+            rows = self._rows_by_name(turned_away)
         assert set(rows) == set(jobs), f"accounting has {sorted(rows)}, the ledger {sorted(jobs)}"
         hours = 0.0
         for job, runs in rows.items():
@@ -206,9 +212,9 @@ class FaultRun:
         assert abs(hours - settled) <= 0.02, f"accounting has {hours} GPU-hours, the ledger settled {settled}"
         assert budget is None or hours <= budget
 
-    def _rows_by_name(self) -> dict[str, list[tuple[int, int]]]:
+    def _rows_by_name(self, without: Collection[str]) -> dict[str, list[tuple[int, int]]]:
         """Seconds and GPUs of each run of the run's jobs, by sacct; of one that was requeued there are several."""
-        names = {str(event["submission"]) for event in self.events("reserved")}
+        names = {str(event["submission"]) for event in self.events("reserved")} - set(without)
         if not names:
             return {}
         # Without both states and an end sacct keeps silent about what was cancelled before it could ever run.

@@ -83,6 +83,8 @@ def test_an_sbatch_that_outlives_its_killed_orchestrator_comes_too_late_to_measu
         'if [ -e "$HERE/slow" ]; then exec "$REAL" "$@"; fi\n'
         'touch "$HERE/slow"; sleep 8; "$REAL" "$@"; touch "$HERE/arrived"',
     )
+    run.run_dir.mkdir(parents=True)
+    run.run_dir.chmod(0o755)
     first = run.shell.start(*run.words)
     folder = tmp_path / "bin"
     wait_for((folder / "slow").exists, 60, "sbatch is under way")
@@ -97,7 +99,9 @@ def test_an_sbatch_that_outlives_its_killed_orchestrator_comes_too_late_to_measu
     assert sum("it was given back at" in text for text in late) == 2, late
     assert set(run.measured().values()) == {1}
     assert run.outcomes() == ["SUCCEEDED"] * 2
-    run.audit()
+    run.audit(turned_away=[str(event["submission"]) for event in run.events("released")])
+    assert "anybody may look into" in done.err
+    assert [path for path in run.run_dir.rglob("*") if path.stat().st_mode & 0o077] == [], "private all the same"
 
 
 def test_a_submission_file_that_is_damaged_before_its_job_id_is_known_loses_and_doubles_nothing(

@@ -58,6 +58,23 @@ def test_a_run_directory_is_private_to_its_user(run_dir: RunDir) -> None:
     assert stat.S_IMODE(Path(run_dir.path).stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize(
+    ("mode", "umask", "is_open"),
+    [(0o700, 0o077, False), (0o750, 0o027, False), (0o2770, 0o007, False), (0o755, 0o077, True)],
+)
+def test_what_is_made_is_private_or_the_groups_as_the_run_directory_is(
+    run_dir: RunDir, mode: int, umask: int, is_open: bool
+) -> None:
+    Path(run_dir.path).chmod(mode)
+    before = os.umask(0)
+    try:
+        notes = run_dir.apply_access()
+        assert os.umask(0) == umask
+        assert [f"mode {mode:o}" in note for note in notes] == [True] * is_open
+    finally:
+        os.umask(before)
+
+
 def test_an_unwritable_run_directory_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match=r"cannot be written .*Give another with run_dir="):
