@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from sweep.core.attempt import ErrorClass
 from trainer import flight, node, refusal, tokens_file
@@ -20,7 +20,7 @@ from trainer.failure import (
     leave,
     reported,
 )
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, speaks_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,11 +37,20 @@ was started; 143 or 130 stopped by SIGTERM or SIGINT.
 """
 # How long a rank that has nothing to add waits for the one that speaks: it may still be importing.
 _PATIENCE_S = 60.0
+# The same for what shows in the arguments and variables alone, for which there is no folder to look into.
+_BRIEF_PATIENCE_S = 5.0
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line from one rank; the usage is what ``--help`` is for."""
+
+    def error(self, message: str) -> NoReturn:
+        _refuse_unplaced(message)
 
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of one rank."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="trainer",
         description=_DESCRIPTION,
         epilog=_EPILOGUE,
@@ -69,10 +78,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         sys.exit(preflight_cli.main(arguments.cell, rank=arguments.rank, as_json=arguments.json))
     if arguments.out is None:
-        parser().error("--out DIR is needed: an existing folder for records")
+        _refuse_unplaced("--out DIR is needed: an existing folder for records.")
     if not arguments.out.is_dir():
-        parser().error(f"--out {arguments.out}: there is no such folder. Make it first.")
-    ranks = Ranks.from_environment(os.environ)
+        _refuse_unplaced(f"--out {arguments.out}: there is no such folder. Make it first.")
+    try:
+        ranks = Ranks.from_environment(os.environ)
+    except refusal.Refusal as refused:
+        _refuse_unplaced(str(refused))
     die_with_agent(ranks)
     flight.prepare(arguments.out, os.environ)
     reporter = Reporter(arguments.out, ranks, Whereabouts(), keep_flight=lambda: flight.dump(arguments.out, ranks.rank))
@@ -82,30 +94,52 @@ def main(argv: Sequence[str] | None = None) -> None:
             file = refusal.read_cell(arguments.cell)
             refusal.check_ranks(file.cell, ranks)
             tokens_file.check(file.cell)
-            # Only now: importing torch takes seconds, and a login node that only asks has none.
-            from trainer import session
+        except refusal.Refusal as refused:
+            _refuse(str(refused), reporter, ranks, speaker=0)
+        # Only now: importing torch takes seconds, and a login node that only asks has none.
+        from trainer import session
 
+        try:
             refusal.check_devices(file.device, session.names_on_node(file.device.type), ranks)
             session.check_precision(file.cell, session.capabilities_on_node(file.device.type))
             if file.device.type == "cuda" and (nvml := node.open_nvml()) is not None:
                 node.check_empty(nvml, session.uuids_on_node(file.device.type, ranks.local_world_size))
         except refusal.Refusal as refused:
-            _refuse(str(refused), reporter, ranks)
-            return
+            _refuse(str(refused), reporter, ranks, speaker=ranks.node_speaker)
         session.run(file, arguments.out, ranks, reporter, started_at=started_at)
 
 
-def _refuse(reason: str, reporter: Reporter, ranks: Ranks) -> None:
-    """All ranks of a node find the same; one says it, and the others wait so that it is not stopped before it has."""
-    if ranks.speaks_for_node:
+def _refuse_unplaced(reason: str) -> NoReturn:
+    """Refuse what every rank finds before it knows its place, in one line of rank 0."""
+    if speaks_for_all(os.environ):
         print(f"trainer: refused: {reason}", file=sys.stderr, flush=True)
-        reporter.report(ErrorClass.REFUSED, reason)
     else:
-        _wait_for(reporter, ranks.node_ranks.start)
+        # The first rank that leaves makes the agent stop the others.
+        time.sleep(_BRIEF_PATIENCE_S)
     leave(EXIT_REFUSED)
 
 
-def _wait_for(reporter: Reporter, rank: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not reporter.is_reported(rank) and time.monotonic() < deadline:
+def _refuse(reason: str, reporter: Reporter, ranks: Ranks, *, speaker: int) -> NoReturn:
+    """Say in one line of one rank what all ranks, or all of this node, find alike.
+
+    The others wait, so that it is not stopped before it has. A node that alone finds something (a file that is on no
+    disk of its own) says so itself, once it has waited for nothing.
+    """
+    candidates = [speaker, ranks.node_speaker]
+    for candidate in dict.fromkeys(candidates):
+        if ranks.rank == candidate:
+            print(f"trainer: refused: {reason}", file=sys.stderr, flush=True)
+            reporter.report(ErrorClass.REFUSED, reason)
+            break
+        if _is_refused_by(candidate, reporter, _PATIENCE_S if candidate == speaker else _BRIEF_PATIENCE_S):
+            break
+    leave(EXIT_REFUSED)
+
+
+def _is_refused_by(rank: int, reporter: Reporter, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if reporter.reported_class(rank) is ErrorClass.REFUSED:
+            return True
         time.sleep(0.05)
+    return False

@@ -12,11 +12,11 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.error_text import classify_text
-from sweep.core.record import rank_error, render_error
+from sweep.core.record import RecordError, parse_error, rank_error, render_error
 from trainer.files import publish
 
 if TYPE_CHECKING:
@@ -136,6 +136,12 @@ class Reporter:
     def is_reported(self, rank: int) -> bool:
         """Whether that rank has an error file."""
         return (self._folder / rank_error(rank)).exists()
+
+    def reported_class(self, rank: int) -> ErrorClass | None:
+        """What kind of error that rank has reported; None where none, yet."""
+        with contextlib.suppress(OSError, RecordError):
+            return parse_error((self._folder / rank_error(rank)).read_text()).error_class
+        return None
 
     def _memory_bytes(self) -> int | None:
         # After a device error even this question may raise.
@@ -324,7 +330,7 @@ def die_with_agent(ranks: Ranks) -> None:
         os._exit(EXIT_FAILED)
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End this process now: tearing down a communicator whose peers are gone can hang for ever."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainer.refusal import Refusal
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,24 +38,41 @@ class Ranks:
         """Read torchrun's variables; without an agent this is the only process.
 
         Without an agent RANK and WORLD_SIZE are not believed: an enclosing job may have left them behind.
+
+        Raises:
+            Refusal: If a variable is missing or no number.
         """
-        restart = int(environ.get("SLURM_RESTART_COUNT", "0"))
-        if "TORCHELASTIC_RUN_ID" not in environ:
+
+        def number(*names: str) -> int:
+            text = next((environ[name] for name in names if name in environ), None)
+            if text is None or not text.isdecimal():
+                raise Refusal(
+                    f"{names[-1]}={text} is no number of ranks, nodes or restarts. Unset it, or set it right."
+                )
+            return int(text)
+
+        restart = number("SLURM_RESTART_COUNT") if "SLURM_RESTART_COUNT" in environ else 0
+        if not has_agent(environ):
             return cls(restart=restart)
         return cls(
-            rank=int(environ["RANK"]),
-            world_size=int(environ["WORLD_SIZE"]),
-            local_rank=int(environ["LOCAL_RANK"]),
-            local_world_size=int(environ["LOCAL_WORLD_SIZE"]),
+            rank=number("RANK"),
+            world_size=number("WORLD_SIZE"),
+            local_rank=number("LOCAL_RANK"),
+            local_world_size=number("LOCAL_WORLD_SIZE"),
             # torchrun's GROUP_RANK sorts agents by address; the launcher says which node of the job this is.
-            node_rank=int(environ.get("SWEEP_NODE_RANK", environ["GROUP_RANK"])),
+            node_rank=number("SWEEP_NODE_RANK", "GROUP_RANK"),
             restart=restart,
             has_agent=True,
         )
 
     @property
+    def node_speaker(self) -> int:
+        """The rank that reports what all ranks of this node find alike."""
+        return self.rank - self.local_rank
+
+    @property
     def speaks_for_node(self) -> bool:
-        """Whether this rank reports what all ranks of the node find alike."""
+        """Whether this is that rank."""
         return self.local_rank == 0
 
     @property
@@ -61,3 +80,13 @@ class Ranks:
         """Global ranks of this node (torchrun numbers them without gaps)."""
         first = self.rank - self.local_rank
         return range(first, first + self.local_world_size)
+
+
+def has_agent(environ: Mapping[str, str]) -> bool:
+    """Whether a torchrun agent started this process."""
+    return "TORCHELASTIC_RUN_ID" in environ
+
+
+def speaks_for_all(environ: Mapping[str, str]) -> bool:
+    """Whether this process says what is wrong before its place is known."""
+    return not has_agent(environ) or environ.get("RANK") == "0"

@@ -94,7 +94,7 @@ def _pieces(path: Path) -> Iterator[str]:
 
 
 def write(texts: Sequence[Path], encoder: Encoder, stream: IO[bytes]) -> tuple[int, int]:
-    """Write a token file; returns the number of tokens and the bytes of each."""
+    """Write a token file; returns the number of tokens, those that end a text left out, and the bytes of each."""
     token_bytes = 2 if encoder.vocab_size <= 1 << 16 else 4
     n_tokens = 0
     stream.write(bytes(HEADER.size))
@@ -104,7 +104,7 @@ def write(texts: Sequence[Path], encoder: Encoder, stream: IO[bytes]) -> tuple[i
             n_tokens += len(tokens)
     stream.seek(0)
     stream.write(header(token_bytes=token_bytes, n_tokens=n_tokens))
-    return n_tokens, token_bytes
+    return n_tokens - len(texts) * len(encoder.end), token_bytes
 
 
 def parser() -> argparse.ArgumentParser:
@@ -133,11 +133,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
-            n_tokens, token_bytes = write(arguments.texts, encoder, stream)
+            n_of_texts, token_bytes = write(arguments.texts, encoder, stream)
             stream.flush()
             os.fsync(stream.fileno())
-        if not n_tokens:
-            _refuse("the texts are empty.")
+        if not n_of_texts:
+            _refuse("the texts are empty: give some that are not.")
         temporary.replace(out)
     except UnicodeDecodeError as error:
         _refuse(f"a text is not UTF-8: {error}")
@@ -145,6 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse(f"{error.filename or out}: {error.strerror or error}")
     finally:
         temporary.unlink(missing_ok=True)
+    n_tokens = n_of_texts + len(arguments.texts) * len(encoder.end)
     print(f"{n_tokens} tokens of {token_bytes} bytes, vocabulary {encoder.vocab_size}: {out}")
     return 0
 

@@ -6,11 +6,12 @@ import dataclasses
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from sweep.core.attempt import ErrorClass
+from sweep.core.attempt import ErrorClass, Evidence, JobReport, Outcome, Phase, RankError, judge
 from sweep.core.cell import Cell, Parallelism, Precision, Schedule
 from sweep.core.device import Device
 from sweep.core.record import (
@@ -23,9 +24,10 @@ from sweep.core.record import (
     Step,
     parse_error,
     rank_error,
+    render_error,
 )
 from tests.trainer.cells import CPU, cell, cell_file, write_cell
-from tests.trainer.processes import alone, environment, torchrun
+from tests.trainer.processes import ROOT, alone, environment, torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -86,11 +88,36 @@ def test_help_says_what_is_written_and_what_the_exit_codes_mean() -> None:
     assert "Exit code" in done.stdout
 
 
-def test_a_missing_output_folder_is_bad_usage(tmp_path: Path) -> None:
+def test_bad_usage_is_refused_in_one_line(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell())
-    done = alone("--cell", str(path), "--out", str(tmp_path / "nowhere"))
-    assert done.returncode == 2
-    assert "there is no such folder" in done.stderr
+    for options, words in (
+        (["--out", str(tmp_path / "nowhere")], "there is no such folder"),
+        ([], "--out DIR is needed"),
+        (["--out", str(tmp_path), "--rank", "x"], "invalid int value"),
+    ):
+        done = alone("--cell", str(path), *options)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert words in done.stderr
+
+
+@pytest.mark.parametrize(("name", "value"), [("SLURM_RESTART_COUNT", "x"), ("LOCAL_RANK", "-1")])
+def test_a_variable_that_is_no_number_is_refused_in_one_line(name: str, value: str, tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell())
+    done = alone("--cell", str(path), "--out", str(tmp_path), **{**placed(0, 0), name: value})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{name}={value} is no number" in done.stderr
+
+
+def placed(rank: int, local_rank: int, *, ranks: int = 2, of_node: int = 1) -> dict[str, str]:
+    """What an agent tells one of its ranks."""
+    return {
+        "TORCHELASTIC_RUN_ID": "x",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(of_node),
+        "GROUP_RANK": str(rank - local_rank),
+    }
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], folder: Path, *words: str) -> None:
@@ -194,6 +221,41 @@ def test_the_rank_that_speaks_is_waited_for_though_it_comes_late(tmp_path: Path)
     )
     done = torchrun(2, str(late), "--cell", str(path), "--out", str(tmp_path))
     assert_refused(done, tmp_path, "gpus_per_node=1")
+
+
+def test_of_two_nodes_that_refuse_alike_the_first_rank_says_so_and_the_attempt_is_judged_by_it(tmp_path: Path) -> None:
+    path = write_cell(tmp_path, cell(gpus=4, nodes=2))
+    arguments = ("--cell", str(path), "--out", str(tmp_path))
+    with ThreadPoolExecutor() as pool:
+        # The ranks of the second node first: they wait for the first.
+        second, first = pool.map(lambda rank: alone(*arguments, **placed(rank, 0)), (1, 0))
+    assert (first.returncode, second.returncode, second.stderr) == (2, 2, "")
+    assert_refused(first, tmp_path, "needs 4 ranks", "there are 2")
+    (error,) = (parse_error(item.read_text()) for item in tmp_path.glob(ERROR_GLOB))
+    verdict = judge(Evidence(has_result=False, report=JobReport(state="FAILED", phase=Phase.ENDED), errors=[error]))
+    assert verdict.outcome is Outcome.TRAINER_ERROR
+    assert "needs 4 ranks" in verdict.reason
+
+
+def test_a_node_that_alone_finds_something_says_so_itself(tmp_path: Path) -> None:
+    # The first rank found nothing and met something else.
+    lost = RankError(rank=0, node_rank=0, time=1.0, error_class=ErrorClass.COMMUNICATION, message="a peer is lost")
+    (tmp_path / rank_error(0)).write_text(render_error(lost))
+    program = (
+        "import sys, trainer.cli; trainer.cli._PATIENCE_S = trainer.cli._BRIEF_PATIENCE_S = 0.5\n"
+        f"trainer.cli.main(['--cell', {str(tmp_path / 'cell.json')!r}, '--out', {str(tmp_path)!r}])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(**placed(1, 0)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "cannot read" in parse_error((tmp_path / rank_error(1)).read_text()).message
 
 
 def test_a_rule_is_checked_before_torch_is_imported(tmp_path: Path) -> None:

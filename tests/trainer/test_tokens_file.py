@@ -221,6 +221,7 @@ BAD = {
     "another suffix": (["one.txt", "--tokenizer", "bytes", "--out", "t.txt"], ".bin"),
     "no such folder": (["one.txt", "--tokenizer", "bytes", "--out", "nowhere/t.bin"], "folder that exists"),
     "not UTF-8": (["latin.txt", "--tokenizer", "bytes", "--out", "t.bin"], "not UTF-8"),
+    "nothing but ends": (["empty.txt", "empty.txt", "--tokenizer", "bytes", "--out", "t.bin"], "the texts are empty"),
     "no such tokenizer": (["one.txt", "--tokenizer", "none.json", "--out", "t.bin"], "none.json"),
 }
 
@@ -231,6 +232,7 @@ def test_what_cannot_be_tokenized_is_refused_and_leaves_nothing(
 ) -> None:
     (tmp_path / "one.txt").write_text(TEXT, encoding="utf-8")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
+    (tmp_path / "empty.txt").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     arguments, word = BAD[name]
@@ -240,7 +242,7 @@ def test_what_cannot_be_tokenized_is_refused_and_leaves_nothing(
     said = capsys.readouterr().err
     assert word in said
     assert said.count("\n") == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"one.txt", "latin.txt"}
+    assert {path.name for path in tmp_path.iterdir()} == {"one.txt", "latin.txt", "empty.txt"}
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
