@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from sweep.adapters.lease import Lease
     from sweep.adapters.run_dir import RunDir
+    from sweep.core.attempt import JobReport
     from sweep.core.cell import Cell
     from sweep.core.device import Device
     from sweep.core.policy import Policy
@@ -61,14 +63,13 @@ def look_over_run(history: History, content: SweepFile, run_dir: RunDir) -> Look
 
 def look_at_queue(history: History, content: SweepFile, run_dir: RunDir) -> Look:
     """What Slurm says of the jobs of a run that somebody else watches; nothing is concluded from it."""
+    reports: Mapping[str, JobReport] = {}
     flying = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
-    if not flying or content.scheduler != SchedulerKind.SLURM:
-        return Look(reports={}, unrecorded=frozenset())
-    try:
+    if flying and content.scheduler == SchedulerKind.SLURM:
         since = min(attempt.reserved_at for attempt in flying)
-        reports = _scheduler_to_ask(content, run_dir).poll([str(attempt.job_id) for attempt in flying], since=since)
-    except SchedulerError as error:
-        return Look(reports={}, unrecorded=frozenset(), problem=str(error))
+        with suppress(SchedulerError):  # who watches says so where it is away
+            scheduler = _scheduler_to_ask(content, run_dir)
+            reports = scheduler.poll([str(attempt.job_id) for attempt in flying], since=since)
     return Look(reports=reports, unrecorded=frozenset())
 
 
