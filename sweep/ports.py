@@ -29,12 +29,13 @@ class SubmissionRejectedError(Exception):
 
     Attributes:
         is_transient: Whether the same submission may be taken later (a limit on submitted jobs).
+        leaves_no_node: Whether no nodes are left that are what it asks for, without those that it excludes.
     """
 
-    def __init__(self, words: str, *, is_transient: bool = False) -> None:
+    def __init__(self, words: str, *, is_transient: bool = False, leaves_no_node: bool = False) -> None:
         """Keep the scheduler's own words."""
         super().__init__(words)
-        self.is_transient = is_transient
+        self.is_transient, self.leaves_no_node = is_transient, leaves_no_node
 
 
 class SubmissionUncertainError(Exception):

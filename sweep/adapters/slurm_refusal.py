@@ -40,6 +40,7 @@ RULES: tuple[tuple[str, Meaning], ...] = (
     (r"^sbatch: (error|fatal): |^sbatch: (unrecognized|invalid|option|ambiguous)", Meaning.REFUSED),
 )
 _NOT_EXECUTED = (126, 127)
+_NO_NODE = re.compile(r"requested node configuration is not available", re.IGNORECASE)
 
 
 def meaning_of(answer: Answer) -> Meaning:
@@ -61,4 +62,4 @@ def error_of(answer: Answer) -> SchedulerError | SubmissionRejectedError | Submi
         case Meaning.NOT_NOW:
             return SubmissionRejectedError(words, is_transient=True)
         case Meaning.REFUSED:
-            return SubmissionRejectedError(words)
+            return SubmissionRejectedError(words, leaves_no_node=_NO_NODE.search(answer.stderr) is not None)

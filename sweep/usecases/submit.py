@@ -51,6 +51,7 @@ class Submitter:
         self._not_before = 0.0
         self._delay_s = _FIRST_DELAY_S
         self._most_tasks = LARGEST_ARRAY
+        self._needs_every_node: set[tuple[int, int]] = set()
 
     def submit(self, actions: Iterable[Action], site: Site) -> int:
         """Submit the actions that start an attempt; gives the number of jobs that the scheduler took."""
@@ -107,12 +108,13 @@ class Submitter:
 
     def _shape(self, action: Action, bad: tuple[str, ...], site: Site) -> _Shape:
         cell = self._session.cells[action.cell_id]
+        wanted = () if (cell.nodes, cell.gpus_per_node) in self._needs_every_node else (*action.avoid, *bad)
         return _Shape(
             nodes=cell.nodes,
             gpus_per_node=cell.gpus_per_node,
             device=cell.device,
             walltime_min=action.walltime_min,
-            exclude=excludable((*action.avoid, *bad), known=site.nodes, usable=site.usable, needed=cell.nodes),
+            exclude=excludable(wanted, known=site.nodes, usable=site.usable, needed=cell.nodes),
         )
 
     def _prepare(self, shape: _Shape, keys: tuple[AttemptKey, ...]) -> Submission:
@@ -161,6 +163,9 @@ class Submitter:
         except SubmissionRejectedError as error:
             if error.is_transient:
                 return self._full(submission, error)
+            if error.leaves_no_node and submission.exclude:
+                self._exclude_nothing(submission, error)
+                return True
             session.record(Refused(time=session.clock.now(), submission=name, reason=str(error)))
             session.reporter.note(f"the scheduler refused {name}: {error}")
             return True
@@ -181,6 +186,13 @@ class Submitter:
             self._most_tasks = len(submission.tasks) // 2
             session.give_back(name, str(error))
         return self._back_off(f"the scheduler takes no more jobs for now: {error}")
+
+    def _exclude_nothing(self, submission: Submission, error: SubmissionRejectedError) -> None:
+        """What few nodes have (a constraint, so many GPUs) may be just on those that are kept away from."""
+        self._needs_every_node.add((submission.nodes, submission.gpus_per_node))
+        self._session.give_back(submission.name, str(error))
+        avoided = ", ".join(submission.exclude)
+        self._session.reporter.note(f"{error} without {avoided}: the next submission does not keep away from them")
 
     def _taken(self, submission: Submission, jobs: tuple[str, ...]) -> None:
         session = self._session

@@ -152,7 +152,7 @@ def test_a_walltime_that_reaches_into_a_maintenance_is_cut_by_what_another_cell_
 
 
 def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: SlurmUnderTest, tmp_path: Path) -> None:
-    """The site excludes all nodes but two and one that is gone, and of the two both are blamed."""
+    """All but two are excluded, and one that is gone; both are blamed. Then only one of them is what is asked for."""
     left, other, *rest = slurm.nodes
     run = fault_run(
         slurm, tmp_path, "excluded", "nodes=1", "seq_len=[32]", "tables=false",
@@ -175,9 +175,20 @@ def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: Sl
     (submitted,) = run.events("submitted")
     submission = json.loads((run.run_dir / "submissions" / f"{submitted['submission']}.json").read_text())
     assert submission["exclude"] == [min(left, other)]
+    only = min(left, other)
+    slurm.run("scontrol", "update", f"nodename={only}", "features=rare", "activefeatures=rare")
+    try:
+        run.reshaped("excluded", site={"constraint": "rare"})
+        rare = run.shell.run(*run.words, "seq_len=64")
+    finally:
+        slurm.run("scontrol", "update", f"nodename={only}", "features=", "activefeatures=")
+    assert rare.code == 0, rare.err
+    assert "the next submission does not keep away from them" in rare.err
+    assert run.outcomes() == ["SUCCEEDED"] * 2
     shown = run.shell.run("status", "--nodes", f"run_dir={run.run_dir}")
     assert f"{left}: excluded, blamed by 2 cell(s)" in shown.out
-    run.audit()
+    # Slurm keeps a record of a job that it refused so.
+    run.audit(turned_away=[str(event["submission"]) for event in run.events("released")])
 
 
 @pytest.mark.parametrize("cells", ["[64]", "[32,64,96]"], ids=["job", "array"])

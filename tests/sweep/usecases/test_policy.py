@@ -16,7 +16,7 @@ from sweep.core.record import AttemptFile, Progress
 from sweep.core.restraint import gpu_hours_committed
 from sweep.core.site import Site, SizeLimit
 from sweep.core.spec import SlurmSpec
-from sweep.ports import SchedulerError
+from sweep.ports import SchedulerError, SubmissionRejectedError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.conftest import CLUSTER, World
@@ -503,6 +503,23 @@ def test_a_cell_that_failed_on_two_nodes_is_sent_back_to_neither(world: World) -
         _end(world, orchestrator, "FAILED", _error(ErrorClass.DEVICE, "Xid 79"), nodes=(node,))
     orchestrator.step()
     assert world.reporter.submissions[-1][0].exclude == ("n1", "n2")
+
+
+def test_where_no_node_is_left_without_those_that_are_blamed_they_are_used_all_the_same(world: World) -> None:
+    _cells(world, tiny_cell())
+    world.scheduler.limits = _site("n1", "n2")
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    _end(world, orchestrator, "NODE_FAIL", nodes=("n1",))
+    words = "Requested node configuration is not available"
+    world.scheduler.submit_error = SubmissionRejectedError(words, leaves_no_node=True)
+    orchestrator.step()
+    assert not world.scheduler.live_jobs()
+    assert words in world.reporter.notes[-1]
+    world.scheduler.submit_error = None
+    orchestrator.step()
+    assert len(world.scheduler.live_jobs()) == 1
+    assert world.reporter.submissions[-1][0].exclude == ()
 
 
 def test_what_the_settings_name_and_the_cluster_does_not_know_is_said_once(world: World) -> None:
