@@ -10,10 +10,10 @@ from sweep.config.keys import check_fields, fit
 from sweep.core.attempt import OUTCOME_RULES, Outcome, OutcomeRule
 from sweep.core.cell import Precision, build, convert_value
 from sweep.core.device import Device
-from sweep.core.environment import is_secret
+from sweep.core.environment import is_secret, secrets_in
 from sweep.core.model import ModelShape
 from sweep.core.policy import Policy
-from sweep.core.spec import ClusterSpec
+from sweep.core.spec import ClusterSpec, SlurmSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,6 +114,24 @@ def _check_cluster(found: ClusterSpec) -> None:
                 "Leave it out: export it where the sweep is started (jobs inherit it), or read it from a file of your "
                 "own in a line of cluster.slurm.setup."
             )
+    _check_site_words(found.slurm)
     first, last = found.launch.port_range
     if not 1024 <= first <= last <= 65535:
         raise ConfigError(f"cluster.launch.port_range=[{first},{last}] is not a range of ports within 1024 to 65535.")
+
+
+def _check_site_words(slurm: SlurmSpec) -> None:
+    """Refuse secrets in a site's own words, which stand in the job script: it is kept in the run directory."""
+    words = {
+        "setup": slurm.setup,
+        "container": slurm.container,
+        "srun_args": slurm.srun_args,
+        "sbatch": [str(value) for value in slurm.sbatch.values()],
+    }
+    for key, texts in words.items():
+        for name in (name for text in texts for name in secrets_in(text)):
+            raise ConfigError(
+                f"cluster.slurm.{key}: {name}=... sounds like a secret, and would be written into the job script, "
+                "which is kept. Leave it out: export it where the sweep is started (jobs inherit it), or read it from "
+                f"a file of your own in a line of setup: export {name}=$(cat FILE)."
+            )

@@ -263,6 +263,21 @@ def test_a_mistake_in_a_trainers_file_is_named_with_its_file(own):
     assert "Did you mean steps?" in message
 
 
+@pytest.mark.parametrize(
+    ("key", "word"),
+    [
+        ("setup", "'export WANDB_KEY=abc'"),
+        ("container", "apptainer,exec,'--env','MY_PASS=abc'"),
+        ("srun_args", "'--container-env=HF_TOKEN=abc'"),
+    ],
+)
+def test_a_secret_in_a_sites_own_words_is_refused_because_job_scripts_are_kept(key, word):
+    message = refusal(WEAK, LOCAL, f"cluster.slurm.{key}=[{word}]")
+    assert f"cluster.slurm.{key}: " in message
+    assert "=$(cat FILE)" in message
+    assert "abc" not in message
+
+
 def test_a_secret_among_the_variables_of_a_job_is_refused_because_it_would_be_written_down(own):
     message = refusal(WEAK, LOCAL, "+cluster.launch.environment={HF_TOKEN: hf_abcdefgh}")
     assert "launch.environment.HF_TOKEN" in message

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.environment import REDACTED, is_secret, redacted_text, relevant, scrubbed
+from sweep.core.environment import REDACTED, is_secret, redacted_text, relevant, scrubbed, secrets_in
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,10 @@ def test_the_rest_stays_and_so_does_the_way_to_the_controller(name: str) -> None
             "cluster.launch.environment={TOKENIZERS_PARALLELISM: 0}",
             "cluster.launch.environment={TOKENIZERS_PARALLELISM: 0}",
         ),
+        ("cluster.slurm.container=[apptainer,exec,--env,MY_PASS=abc,x]", f"cluster.slurm.container={REDACTED}"),
+        ("cluster.slurm.setup=['export WANDB_KEY=abc']", f"cluster.slurm.setup={REDACTED}"),
+        ("notify=[true,'Authorization: Bearer X']", f"notify={REDACTED}"),
+        ("+notify=[curl,-d,@-,https://hooks.example.org/T0/X]", f"+notify={REDACTED}"),
         ("nodes=[1,2]", "nodes=[1,2]"),
         ("--token", "--token"),
         ("token=", "token="),
@@ -110,12 +114,45 @@ def test_the_value_of_a_secret_override_is_redacted(word: str, shown: str) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "GIT_PASSWD", "token"]
+    "name",
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "PGPASSWORD",
+        "GIT_PASSWD",
+        "token",
+        "WANDB_KEY",
+        "MY_PASS",
+        "PGPASS",
+    ],
 )
 def test_a_variable_that_holds_a_secret_is_known_by_its_name(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "KEYBOARD", "XAUTHORITY", "MAX_TOKENS"])
+@pytest.mark.parametrize(
+    "name",
+    ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "KEYBOARD", "XAUTHORITY", "MAX_TOKENS", "BYPASS", "KEY", "HF_TOKEN_PATH"],
+)
 def test_one_that_only_sounds_like_it_may_be_set(name: str) -> None:
     assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("export WANDB_KEY=abc", ["WANDB_KEY"]),
+        ("A=1 HF_TOKEN='hf_abc' python x", ["HF_TOKEN"]),
+        ("--env=MY_PASS=abc", ["MY_PASS"]),
+        ("ALL,WANDB_API_KEY=abc", ["WANDB_API_KEY"]),
+        ("export WANDB_KEY=$(cat ~/.wandb)", []),
+        ('export HF_TOKEN="$HF_TOKEN"', []),
+        ("export HF_TOKEN=`cat ~/.hf`", []),
+        ("--env HF_TOKEN", []),
+        ("export HF_TOKEN_PATH=/home/me/.hf", []),
+        ("module load cuda; export OMP_NUM_THREADS=8", []),
+    ],
+)
+def test_a_secret_is_found_where_it_stands_in_shell_text_as_it_is(text: str, names: list[str]) -> None:
+    assert secrets_in(text) == names
