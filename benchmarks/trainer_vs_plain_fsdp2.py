@@ -1,21 +1,25 @@
-"""Our trainer's step against a plain, well-written FSDP2 loop over transformers' Llama, alike in all settings.
+"""Our trainer's step against a plain FSDP2 loop over transformers' Llama, and torchtitan's, alike in all settings.
 
-In one run two ranks on gloo build both models from one shape and the same weights, then take steps in turn: some of
-ours, some of the other's, and so on, so that whatever else the machine does meets both alike. Compared are the
-medians over all steps, each the slower rank's, by the clock and by the processor's time, which a busy machine disturbs
-less; that the losses agree shows that both do the same work. The other loop is what one would write today: fully_shard
-per block and around all, bf16 with fp32 reduction, parameters kept after the forward pass, fused AdamW, gradient
-clipping, scaled dot-product attention, logits and loss in the same formats. It is given our synthetic tokens.
+In one run all ranks build the models from one shape and the same weights, then take steps in turn: some of ours, some
+of each other's, and so on, so that whatever else the machine does meets all alike. Compared are the medians over all
+steps, each the slowest rank's, by the clock (on GPUs by events in the device's queue) and by the host's processor time,
+which on a busy machine disturbs less; that the losses agree shows that all do the same work. The plain loop is what one
+would write today: fully_shard per block and around all, bf16 with fp32 reduction, parameters kept after the forward
+pass, fused AdamW, gradient clipping, scaled dot-product attention, loss in fp32. torchtitan takes part where a checkout
+of its release 0.2.2 is named, with what it needs installed; at one rank it uses autocast, as its own trainer does. All
+are given our synthetic tokens.
 
-Three shapes: a small one; one with a vocabulary as real models have it; one with longer sequences.
+With GPUs: one rank for each that is visible, NCCL, shapes worth a GPU. Without: two ranks on gloo.
 
-python benchmarks/trainer_vs_plain_fsdp2.py [--shape small|vocabulary|long] [--precision fp32|bf16] [--rounds N]
+python benchmarks/trainer_vs_plain_fsdp2.py [--shape NAME] [--precision fp32|bf16] [--compile] [--rounds N] [--ranks N]
+  [--torchtitan PATH]
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import os
 import platform
@@ -24,183 +28,177 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loops import ours, plain, titan
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
 
-N_RANKS = 2
 STEPS_A_TURN = 4
-# Vocabulary, tokens of a sequence.
-SHAPES = {"small": (4096, 128), "vocabulary": (32_000, 128), "long": (4096, 512)}
+RANKS_ON_CPU = 2
 PRECISIONS = ("fp32", "bf16")
 
 
-def _cell(name: str, precision: str) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A Llama and what one rank is given of it in a step."""
+
+    n_layers: int = 4
+    hidden: int = 256
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    ffn_hidden: int = 704
+    vocab_size: int = 4096
+    seq_len: int = 128
+    sequences: int = 2
+
+
+# On a CPU: a small one, one with a vocabulary as real models have it, one with longer sequences.
+CPU_SHAPES = {"small": Shape(), "vocabulary": Shape(vocab_size=32_000), "long": Shape(seq_len=512)}
+# On GPUs: the width of Llama 3.2 1B (its embedding not tied), and eight layers of Llama 3 8B.
+_LLAMA_3 = {"n_heads": 32, "n_kv_heads": 8, "vocab_size": 128_256, "seq_len": 4096}
+GPU_SHAPES = {
+    "1b": Shape(n_layers=16, hidden=2048, ffn_hidden=8192, sequences=2, **_LLAMA_3),
+    "8b-layers": Shape(n_layers=8, hidden=4096, ffn_hidden=14_336, sequences=1, **_LLAMA_3),
+}
+TINY = {"tiny": Shape(n_layers=2, hidden=32, ffn_hidden=48, vocab_size=64, seq_len=16)}
+SHAPES = {**CPU_SHAPES, **GPU_SHAPES, **TINY}
+
+
+def _cell(name: str, precision: str, *, n_ranks: int, device_type: str, is_compiled: bool) -> Any:
     from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings
     from sweep.core.model import ModelShape
 
-    vocab_size, seq_len = SHAPES[name]
-    shape = ModelShape(
-        name=name, n_layers=4, hidden=256, n_heads=4, n_kv_heads=2, ffn_hidden=704, vocab_size=vocab_size
-    )
+    shape = SHAPES[name]
     return Cell(
-        model=shape,
-        device="cpu",
+        model=ModelShape(
+            name=name,
+            n_layers=shape.n_layers,
+            hidden=shape.hidden,
+            n_heads=shape.n_heads,
+            n_kv_heads=shape.n_kv_heads,
+            ffn_hidden=shape.ffn_hidden,
+            vocab_size=shape.vocab_size,
+        ),
+        device="cpu" if device_type == "cpu" else "gpu",
         nodes=1,
-        gpus_per_node=N_RANKS,
-        parallelism=Parallelism(dp_shard=N_RANKS),
-        global_batch=4,
-        micro_batch=2,
-        seq_len=seq_len,
+        gpus_per_node=n_ranks,
+        parallelism=Parallelism(dp_shard=n_ranks),
+        global_batch=shape.sequences * n_ranks,
+        micro_batch=shape.sequences,
+        seq_len=shape.seq_len,
         precision=Precision(precision),
+        compile=is_compiled,
         trainer=TrainerSettings(steps=10_000, warmup_steps=1, threads_per_rank=1),
     )
 
 
-def _ours(cell: Any, rank: int) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    from trainer import devices, session
-    from trainer.loop import Trainee
-    from trainer.optimizer import ShardedAdamW
-    from trainer.ranks import Ranks
-
-    compute = devices.claim("cpu", rank)
-    model = session.build(cell, compute, Ranks(rank=rank, world_size=N_RANKS, local_world_size=N_RANKS))
-    optimizer = ShardedAdamW(model.parameters(), cell.trainer, model.distinct, model.tp)
-    trainee = Trainee(model=model, optimizer=optimizer, device=compute.device)
-    return lambda rows: trainee.step(rows)[0]
-
-
-_NAMES = {
-    "embedding": "model.embed_tokens",
-    "norm": "model.norm",
-    "head": "lm_head",
-    "attention_norm": "input_layernorm",
-    "attention.wq": "self_attn.q_proj",
-    "attention.wk": "self_attn.k_proj",
-    "attention.wv": "self_attn.v_proj",
-    "attention.wo": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn.w_gate": "mlp.gate_proj",
-    "ffn.w_up": "mlp.up_proj",
-    "ffn.w_down": "mlp.down_proj",
-}
-
-
-def _starting_weights(cell: Any) -> dict[str, torch.Tensor]:
-    """Ours, under the names that transformers gives them."""
-    import torch
-
-    from trainer.init import materialize
-    from trainer.model import build_on_meta
-
-    model = build_on_meta(cell.model, cell.seq_len)
-    materialize(model, torch.device("cpu"), None, seed=cell.trainer.seed)
-    found = {}
-    for name, value in model.state_dict().items():
-        name = name.removesuffix(".weight")
-        layer, inner = name.split(".", 2)[1:] if name.startswith("blocks.") else ("", name)
-        prefix = f"model.layers.{layer}." if layer else ""
-        found[f"{prefix}{_NAMES[inner]}.weight"] = value
+def _loops(cell: Any, rank: int, device: torch.device, checkout: Path | None) -> dict[str, Callable[..., Any]]:
+    found: dict[str, Callable[..., Any]] = {"ours": ours.loop(cell, rank, device.index or 0, device.type)}
+    others: dict[str, Any] = {"plain FSDP2": plain}
+    if checkout is not None:
+        others["torchtitan"] = titan
+    for name, other in others.items():
+        weights = {
+            ours.renamed(part, other.NAMES, other.LAYERS): value
+            for part, value in ours.starting_weights(cell, device).items()
+        }
+        if other is titan:
+            found[name] = titan.loop(Path(str(checkout)), cell, weights, device)
+        else:
+            found[name] = plain.loop(cell, weights, device)
     return found
 
 
-def _plain(cell: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+def _turn_on_host(step: Callable[..., Any], batches: Iterable[torch.Tensor]) -> tuple[list[list[float]], Any]:
+    """Steps one by one; of each, seconds by the clock and of the processor."""
+    import torch.distributed as dist
+
+    times, loss = [], None
+    for rows in batches:
+        dist.barrier()
+        began = time.perf_counter(), time.process_time()
+        loss = step(rows)
+        ended = time.perf_counter(), time.process_time()
+        times.append([end - begin for begin, end in zip(began, ended, strict=True)])
+    return times, loss
+
+
+def _turn_on_gpu(step: Callable[..., Any], batches: Iterable[torch.Tensor]) -> tuple[list[list[float]], Any]:
+    """Steps in the device's queue without waiting between them; the host's seconds are shared out evenly."""
     import torch
-    import torch.nn.functional as F
-    import transformers
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    import torch.distributed as dist
 
-    shape, settings = cell.model, cell.trainer
-    model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=shape.vocab_size,
-            hidden_size=shape.hidden,
-            intermediate_size=shape.ffn_hidden,
-            num_hidden_layers=shape.n_layers,
-            num_attention_heads=shape.n_heads,
-            num_key_value_heads=shape.n_kv_heads,
-            rms_norm_eps=shape.norm_eps,
-            tie_word_embeddings=False,
-            use_cache=False,
-            attn_implementation="sdpa",
-        )
-    ).float()
-    model.load_state_dict(_starting_weights(cell))
-    mesh = init_device_mesh("cpu", (N_RANKS,))
-    dtype = torch.bfloat16 if cell.precision == "bf16" else torch.float32
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
-
-    def step(rows: torch.Tensor) -> torch.Tensor:
-        tokens = rows.long()
-        logits = model(tokens[:, :-1]).logits
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip, foreach=True)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return step
+    dist.barrier()
+    torch.cuda.synchronize()
+    marks = [torch.cuda.Event(enable_timing=True)]
+    marks[0].record()
+    began, loss = time.process_time(), None
+    for rows in batches:
+        loss = step(rows)
+        marks.append(torch.cuda.Event(enable_timing=True))
+        marks[-1].record()
+    processor = (time.process_time() - began) / (len(marks) - 1)
+    torch.cuda.synchronize()
+    return [[one.elapsed_time(following) / 1e3, processor] for one, following in itertools.pairwise(marks)], loss
 
 
-def _in_turn(cell: Any, rank: int, rounds: int) -> dict[str, Any]:
-    """Both models, steps in turn; of each step the slower rank's seconds, by the clock and of its processor."""
+def _in_turn(cell: Any, rank: int, device: torch.device, rounds: int, checkout: Path | None) -> dict[str, Any]:
+    """All models, steps in turn; of each step the slowest rank's seconds, by the clock and of its processor."""
     import torch
     import torch.distributed as dist
 
     from trainer.data import Share, source_of, stream
 
-    share = Share.of(data_rank=rank, data_ranks=N_RANKS, global_batch=cell.global_batch)
-    loops: dict[str, Callable[[torch.Tensor], Any]] = {"ours": _ours(cell, rank), "plain": _plain(cell)}
-    tokens = {name: stream(source_of(cell), share, 10_000, pin=False) for name in loops}
+    is_gpu = device.type == "cuda"
+    turn_of = _turn_on_gpu if is_gpu else _turn_on_host
+    share = Share.of(data_rank=rank, data_ranks=cell.gpus, global_batch=cell.global_batch)
+    loops = _loops(cell, rank, device, checkout)
+    tokens = {name: stream(source_of(cell), share, 10_000, pin=is_gpu) for name in loops}
     times: dict[str, list[list[float]]] = {name: [] for name in loops}
     losses: dict[str, float] = {}
     for turn in range(rounds + 1):
         # Which one is first alternates too.
         for name in sorted(loops, reverse=bool(turn % 2)):
+            batches = [next(tokens[name]) for _ in range(STEPS_A_TURN)]
             gc.collect()
             gc.disable()
-            for _ in range(STEPS_A_TURN):
-                rows = next(tokens[name])
-                dist.barrier()
-                began = time.perf_counter(), time.process_time()
-                loss = loops[name](rows)
-                ended = time.perf_counter(), time.process_time()
-                took = torch.tensor([end - begin for begin, end in zip(began, ended, strict=True)])
-                dist.all_reduce(took, op=dist.ReduceOp.MAX)
-                # The first turn connects, allocates and makes the optimiser's state.
-                times[name] += [took.tolist()] if turn else []
-                losses[name] = float(loss)
+            seen, loss = turn_of(loops[name], batches)
             gc.enable()
+            took = torch.tensor(seen, device=device)
+            dist.all_reduce(took, op=dist.ReduceOp.MAX)
+            # The first turn connects, compiles, allocates and makes the optimiser's state.
+            times[name] += took.tolist() if turn else []
+            losses[name] = float(loss)
     return {"times": times, "losses": losses, "n_params": cell.model.n_params}
 
 
-def _rank(cases: list[list[str]], rounds: int, out: Path) -> None:
+def _rank(arguments: argparse.Namespace, cases: list[tuple[str, str]], device_type: str) -> None:
     """One rank: all cases, one after the other."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    found = [_in_turn(_cell(*case), dist.get_rank(), rounds) for case in cases]
+    device = torch.device("cpu")
+    if device_type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+    checkout = None if titan.lacking(arguments.torchtitan) else arguments.torchtitan
+    found = []
+    for case in cases:
+        cell = _cell(
+            *case, n_ranks=dist.get_world_size(), device_type=device_type, is_compiled=arguments.compile
+        )  # fmt: skip
+        found.append(_in_turn(cell, dist.get_rank(), device, arguments.rounds, checkout))
+        torch.compiler.reset()
     if dist.get_rank() == 0:
-        out.write_text(json.dumps(found))
+        arguments.out.write_text(json.dumps(found))
     dist.barrier()
     os._exit(0)
 
@@ -212,52 +210,76 @@ def _processor() -> str:
     return platform.machine()
 
 
+def _machine(device_type: str, n_ranks: int) -> str:
+    import torch
+
+    if device_type == "cuda":
+        return f"{n_ranks} x {torch.cuda.get_device_name(0)}, NCCL"
+    return f"{_processor()}, {os.cpu_count()} cores; {n_ranks} ranks, gloo; no GPU"
+
+
 def _compare(name: str, precision: str, found: dict[str, Any]) -> float:
-    """Print one case; returns our time over the other's."""
+    """Print one case; returns our time over that of the fastest other."""
     clock, processor = (
         {loop: [step[kind] for step in steps] for loop, steps in found["times"].items()} for kind in (0, 1)
     )
-    ours, plain = (statistics.median(clock[loop]) for loop in ("ours", "plain"))
-    of_processor = statistics.median(processor["ours"]) / statistics.median(processor["plain"])
-    pairs = list(zip(clock["ours"], clock["plain"], strict=True))
-    wins = sum(a < b for a, b in pairs)
-    losses = found["losses"]
+    mine, losses = statistics.median(clock["ours"]), found["losses"]
     print(
-        f"{name} ({found['n_params'] / 1e6:.1f} M parameters, {SHAPES[name][1]} tokens) {precision}: "
-        f"ours {ours * 1e3:.1f} ms, plain FSDP2 {plain * 1e3:.1f} ms a step; ours takes {ours / plain:.3f} of its time "
-        f"and {of_processor:.3f} of its processor time; ahead in {wins} of {len(pairs)} pairs; "
-        f"losses at the end {losses['ours']:.4f} and {losses['plain']:.4f}"
+        f"{name} ({found['n_params'] / 1e6:.1f} M parameters, {SHAPES[name].seq_len} tokens) {precision}: ours takes "
+        f"{mine * 1e3:.1f} ms a step; loss at the end {losses['ours']:.4f}"
     )
-    return ours / plain
+    ratios = []
+    for other in sorted(clock.keys() - {"ours"}):
+        theirs = statistics.median(clock[other])
+        of_processor = statistics.median(processor["ours"]) / statistics.median(processor[other])
+        wins = sum(a < b for a, b in zip(clock["ours"], clock[other], strict=True))
+        print(
+            f"  {other}: {theirs * 1e3:.1f} ms; ours takes {mine / theirs:.3f} of its time and {of_processor:.3f} of "
+            f"its processor time; ahead in {wins} of {len(clock['ours'])} pairs; its loss {losses[other]:.4f}"
+        )
+        ratios.append(mine / theirs)
+    return max(ratios)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, action="append")
+    parser.add_argument("--precision", choices=PRECISIONS, action="append")
+    parser.add_argument("--compile", action="store_true", help="compile the blocks of all")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--ranks", type=int, help="default: the visible GPUs, or two on a CPU")
+    parser.add_argument("--torchtitan", type=Path, default=os.environ.get("TORCHTITAN"), metavar="CHECKOUT")
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def main() -> int:
     """Print the ratios of the medians and what they were measured on; exit status 1 where ours is behind."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, action="append")
-    parser.add_argument("--precision", choices=PRECISIONS, action="append")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    cases = [[s, p] for s in arguments.shape or SHAPES for p in arguments.precision or PRECISIONS]
-    if arguments.out is not None:
-        _rank(cases, arguments.rounds, arguments.out)
+    arguments = _arguments()
     import torch
     import transformers
 
+    device_type = "cuda" if torch.cuda.is_available() else "cpu"
+    shapes = arguments.shape or (GPU_SHAPES if device_type == "cuda" else CPU_SHAPES)
+    precisions = arguments.precision or (("bf16",) if device_type == "cuda" else PRECISIONS)
+    cases = [(shape, precision) for shape in shapes for precision in precisions]
+    if arguments.out is not None:
+        _rank(arguments, cases, device_type)
+    n_ranks = arguments.ranks or (torch.cuda.device_count() if device_type == "cuda" else RANKS_ON_CPU)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "times.json"
-        agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(N_RANKS)]
+        agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
         subprocess.run(
             [*agent, __file__, *sys.argv[1:], "--out", str(out)], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True
         )
         results = json.loads(out.read_text())
     print(
-        f"{_processor()}, {os.cpu_count()} cores, torch {torch.__version__}, transformers {transformers.__version__}; "
-        f"{N_RANKS} ranks, gloo, FSDP2; medians of {arguments.rounds * STEPS_A_TURN} steps"
+        f"{_machine(device_type, n_ranks)}; torch {torch.__version__}, transformers {transformers.__version__}; FSDP2, "
+        f"{'compiled' if arguments.compile else 'not compiled'}; medians of {arguments.rounds * STEPS_A_TURN} steps"
     )
     ratios = [_compare(*case, found) for case, found in zip(cases, results, strict=True)]
-    print("GPU: not run")
+    if reason := titan.lacking(arguments.torchtitan):
+        print(reason)
     return int(max(ratios) > 1)
 
 
