@@ -11,6 +11,7 @@ from sweep.usecases.sightings import Sightings
 
 if TYPE_CHECKING:
     from sweep.core.attempt import AttemptKey
+    from sweep.core.history import AttemptState
     from sweep.usecases.session import Session
 
 _LOOK_UP_GRACE_S = 60.0
@@ -75,6 +76,20 @@ class LookUp:
         found = self._session.scheduler.find(intent)
         self._session.reached()
         return found
+
+    def follow(self, attempt: AttemptState) -> bool:
+        """Whether another job runs an attempt's submission, which is in the queue twice: then that one is watched."""
+        session, name = self._session, attempt.submission
+        try:
+            began = session.run_dir.job_that_began(name)
+        except (OSError, RecordError):
+            return False
+        jobs = session.scheduler.jobs_of(began, len(session.history.submissions[name])) if began else ()
+        if not jobs or jobs[attempt.index] == attempt.job_id:
+            return False
+        session.reporter.note(f"submission {name} was not begun by job {attempt.job_id} but by {jobs[attempt.index]}")
+        session.adopt(name, jobs)
+        return True
 
     def _never_arrived(self, name: str) -> bool:
         grace_s = min(_LOOK_UP_GRACE_S, self._session.cluster.lost_after_s) if self._session.scheduler.keeps_jobs else 0

@@ -130,6 +130,8 @@ class Reconciler:
             if not self._stops.insist(attempt, report):
                 self._watch(attempt, report, now)
         elif report.phase is Phase.ENDED:
+            if not self._has_result(attempt) and self._look_up.follow(attempt):
+                return
             if self._is_settled(attempt, report, self._ended.lasting(job, now)):
                 self._end(attempt, report)
         elif self._has_result(attempt) or self._absent.lasting(job, now) >= self._session.cluster.lost_after_s:

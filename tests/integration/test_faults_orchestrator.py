@@ -104,6 +104,19 @@ def test_an_sbatch_that_outlives_its_killed_orchestrator_comes_too_late_to_measu
     assert [path for path in run.run_dir.rglob("*") if path.stat().st_mode & 0o077] == [], "private all the same"
 
 
+def test_a_submission_that_sbatch_hands_over_twice_runs_once(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """It names the second job, which finds the first one's claim."""
+    run = fault_run(
+        slurm, tmp_path, "twice", "nodes=1", "seq_len=32", "tables=false", seconds=4, result_grace_s=1.0
+    ).in_the_way("sbatch", '"$REAL" "$@" > /dev/null; exec "$REAL" "$@"')
+    done = run.shell.run(*run.words)
+    assert done.code == 0, done.err
+    assert run.outcomes() == ["SUCCEEDED"]
+    assert len(run.jobs()) == 2, "the one that it named, and the one that began"
+    run.wait_left()
+    run.audit(by_sacct=False)
+
+
 def test_a_submission_file_that_is_damaged_before_its_job_id_is_known_loses_and_doubles_nothing(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:

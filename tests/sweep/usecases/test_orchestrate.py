@@ -508,6 +508,22 @@ def test_a_job_that_begins_at_the_moment_in_which_it_would_be_given_back_is_take
     assert len(world.run_dir.submissions) == 1
 
 
+def test_of_a_submission_that_is_in_the_queue_twice_the_job_that_began_it_is_watched(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    ((name, (job,)),) = world.scheduler.by_name.items()
+    world.run_dir.claims[name] = "77"
+    world.scheduler.keys["77"] = world.scheduler.keys[job]
+    world.scheduler.say("77", "RUNNING")
+    world.scheduler.say(job, "FAILED", exit_code=4)
+    world.clock.sleep(CLUSTER.result_grace_s)
+    assert not orchestrator.step().is_over
+    world.finish("77")
+    assert exit_code(orchestrator.step()) == 0
+    assert [event.jobs for event in _events(world, Submitted)] == [(job,), ("77",)]
+
+
 def test_what_the_user_cancelled_is_no_job_only_if_it_could_be_withdrawn(world: World) -> None:
     _one_cell(world)
     name = _reserved_and_never_heard_of(world)
