@@ -192,10 +192,10 @@ class FaultRun:
         turned_away: Collection[str],
     ) -> None:
         """The jobs that accounting knows by the names of the run, and the whole seconds of each of their runs."""
-        jobs, rows = self._jobs_of(), self._rows_by_name(turned_away)
+        jobs = self._jobs_of()
         with contextlib.suppress(AssertionError):  # accounting lags; what it has said by then counts
             wait_for(lambda: set(self._rows_by_name(turned_away)) == set(jobs), 20, "accounting knows all jobs")
-            rows = self._rows_by_name(turned_away)
+        rows = self._rows_by_name(turned_away)
         assert set(rows) == set(jobs), f"accounting has {sorted(rows)}, the ledger {sorted(jobs)}"
         hours = 0.0
         for job, runs in rows.items():
