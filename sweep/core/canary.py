@@ -11,16 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sweep.core.cell import Cell
+    from sweep.core.history import History
 
 
-def canaries(actions: Sequence[Action], cells: Mapping[str, Cell]) -> dict[str, Action]:
+def canaries(actions: Sequence[Action], cells: Mapping[str, Cell], history: History) -> dict[str, Action]:
     """By model: the action about its smallest cell, or about one that is measured already.
 
-    A cell that is not tried at all (barred, inferred, over budget) can tell nothing: then the next one goes first.
+    A cell that is not tried at all (barred, inferred, over budget, cancelled before it was submitted) can tell nothing:
+    then the next one goes first.
     """
     chosen: dict[str, tuple[tuple[int, ...], Action]] = {}
     for action in actions:
-        if action.hole:
+        is_held = action.kind is ActionKind.HOLD and history.of(action.cell_id, action.repeat).last is None
+        if action.hole or is_held:
             continue
         cell = cells[action.cell_id]
         # Measured ones come first: they have told all there is to tell.

@@ -6,6 +6,7 @@ Slurm starts no job whose walltime reaches into a maintenance reservation, howev
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from sweep.core.cell import Cell
     from sweep.core.history import History
+    from sweep.core.model import ModelShape
     from sweep.core.plan import Action
 
 _START_UP_MIN = 2
@@ -44,25 +46,68 @@ def before_maintenance(
         left_s: Seconds until the maintenance begins.
     """
     left_min = int(left_s / 60) - _START_UP_MIN
-    taken = minutes_taken(history)
-    return [_cut(action, left_min, cells, history, taken) for action in actions]
+    measured = Measured(cells, history)
+    return [_cut(action, left_min, cells, history, measured) for action in actions]
 
 
-def _cut(
-    action: Action, left_min: int, cells: Mapping[str, Cell], history: History, taken: Mapping[str, float]
-) -> Action:
+def _cut(action: Action, left_min: int, cells: Mapping[str, Cell], history: History, measured: Measured) -> Action:
     if action.kind not in TO_SUBMIT or not 0 < left_min < action.walltime_min:
         return action
-    found = estimate(action.cell_id, cells, taken)
-    is_longer = history.of(action.cell_id, action.repeat).ended(Outcome.TIMEOUT) and action.cell_id not in taken
+    found = measured.estimate(action.cell_id, cells[action.cell_id])
+    is_longer = (
+        history.of(action.cell_id, action.repeat).ended(Outcome.TIMEOUT) and action.cell_id not in measured.minutes
+    )
     if found is None or is_longer or found.minutes > left_min:
         return action
     cut = f"walltime cut from {action.walltime_min} to {left_min} min to end before a maintenance ({found.basis})"
     return replace(action, walltime_min=left_min, reason=f"{action.reason}; {cut}")
 
 
-def minutes_taken(history: History) -> dict[str, float]:
-    """Minutes of the longest measured attempt at each cell."""
+class Measured:
+    """What the measured cells of a run directory took.
+
+    Args:
+        cells: Every cell that it knows.
+        history: All attempts so far.
+
+    Attributes:
+        minutes: Of the longest measured attempt at each cell.
+    """
+
+    def __init__(self, cells: Mapping[str, Cell], history: History) -> None:
+        self.minutes = _minutes_taken(history)
+        longest: dict[tuple[ModelShape, str], dict[float, tuple[float, str]]] = {}
+        for name, minutes in self.minutes.items():
+            if name in cells:
+                kind = (cells[name].model, cells[name].device)
+                by_work, work = longest.setdefault(kind, {}), _work(cells[name])
+                by_work[work] = max((minutes, name), by_work.get(work, (0.0, "")))
+        self._alike = {
+            kind: sorted((work, minutes, name) for work, (minutes, name) in by_work.items())
+            for kind, by_work in longest.items()
+        }
+
+    def estimate(self, cell_id: str, cell: Cell) -> Estimate | None:
+        """What a cell will hardly exceed; None where neither it nor one of its model and kind of device was measured.
+
+        Of others the one with the nearest work for each GPU (tokens of all steps), scaled by the ratio, but never down.
+        """
+        own = self.minutes.get(cell_id)
+        if own is not None:
+            return Estimate(minutes=math.ceil(own * _OF_ITSELF) + _START_UP_MIN, basis=f"it took {own:.1f} min before")
+        others, work = self._alike.get((cell.model, cell.device), []), _work(cell)
+        at = bisect(others, (work,))
+        near = others[max(0, at - 1) : at + 1]
+        if not near:
+            return None
+        nearest, taken, name = min(near, key=lambda other: abs(math.log(work / other[0])))
+        ratio = max(1.0, work / nearest)
+        minutes = math.ceil(taken * ratio * _OF_ANOTHER) + _START_UP_MIN
+        basis = f"estimated: {name} took {taken:.1f} min, {ratio:.1f} times its work per GPU at most"
+        return Estimate(minutes=minutes, basis=basis)
+
+
+def _minutes_taken(history: History) -> dict[str, float]:
     taken: dict[str, float] = {}
     for (cell_id, _), repeat in history.repeats.items():
         for attempt in repeat.attempts:
@@ -70,29 +115,6 @@ def minutes_taken(history: History) -> dict[str, float]:
                 minutes = attempt.gpu_seconds / attempt.gpus / 60
                 taken[cell_id] = max(minutes, taken.get(cell_id, 0.0))
     return taken
-
-
-def estimate(cell_id: str, cells: Mapping[str, Cell], taken: Mapping[str, float]) -> Estimate | None:
-    """What a cell will hardly exceed; None where neither it nor one of its model on its kind of device was measured.
-
-    Of others the one with the nearest work for each GPU (tokens of all steps), scaled by the ratio, but never down.
-    """
-    cell = cells[cell_id]
-    if cell_id in taken:
-        minutes = math.ceil(taken[cell_id] * _OF_ITSELF) + _START_UP_MIN
-        return Estimate(minutes=minutes, basis=f"it took {taken[cell_id]:.1f} min before")
-    work = _work(cell)
-    others = {
-        name: max(1.0, work / _work(cells[name]))
-        for name in taken
-        if name in cells and (cells[name].model, cells[name].device) == (cell.model, cell.device)
-    }
-    if not others:
-        return None
-    name = min(others, key=lambda other: (abs(math.log(work / _work(cells[other]))), -taken[other], other))
-    minutes = math.ceil(taken[name] * others[name] * _OF_ANOTHER) + _START_UP_MIN
-    basis = f"estimated: {name} took {taken[name]:.1f} min, {others[name]:.1f} times its work per GPU at most"
-    return Estimate(minutes=minutes, basis=basis)
 
 
 def _work(cell: Cell) -> float:

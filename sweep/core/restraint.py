@@ -67,11 +67,11 @@ def restrained(
     if bounds.maintenance_at is not None:
         held = before_maintenance(held, cells, history, left_s=bounds.maintenance_at - bounds.now)
     has_canaries = policy.canary and bounds.canary_helps
-    first = set(canaries(held, cells).values()) if has_canaries else set()
+    first = set(canaries(held, cells, history).values()) if has_canaries else set()
     held = _within_budget(held, cells, history, policy, first)
     held = _after_backoff(held, history, policy, bounds)
     if has_canaries:
-        held = _behind_canaries(held, cells)
+        held = _behind_canaries(held, cells, history)
     return _within_limits(held, cells, history, policy, bounds)
 
 
@@ -256,8 +256,8 @@ def _backed_off(action: Action, history: History, policy: Policy, bounds: Bounds
     return _later(action, f"{action.reason}; in {math.ceil(wait_s)} s")
 
 
-def _behind_canaries(actions: list[Action], cells: Mapping[str, Cell]) -> list[Action]:
-    chosen = canaries(actions, cells)
+def _behind_canaries(actions: list[Action], cells: Mapping[str, Cell], history: History) -> list[Action]:
+    chosen = canaries(actions, cells, history)
     return [_behind(action, chosen.get(cells[action.cell_id].model.name)) for action in actions]
 
 

@@ -211,6 +211,18 @@ def test_a_canary_that_runs_out_of_device_memory_is_a_finding_and_lets_the_rest_
     assert [submission.nodes for submission, _ in world.reporter.submissions] == [1, 2]
 
 
+def test_a_smallest_cell_that_the_user_cancelled_before_it_was_submitted_is_no_canary(world: World) -> None:
+    world.policy = Policy()
+    smallest, *_ = _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=2), tiny_cell(nodes=4))
+    orchestrator = world.orchestrator()
+    orchestrator.reconciler.cancel([smallest])
+    orchestrator.step()
+    assert [submission.nodes for submission, _ in world.reporter.submissions] == [2]
+    world.finish(world.scheduler.live_jobs()[0])
+    orchestrator.step()
+    assert [submission.nodes for submission, _ in world.reporter.submissions] == [2, 4]
+
+
 def test_the_canary_is_one_that_can_be_tried_and_its_budget_is_reserved_first(world: World) -> None:
     world.policy = Policy(budget_gpu_hours=4.25)
     barred, big, small = _cells(world, tiny_cell(nodes=1), tiny_cell(nodes=8), tiny_cell(nodes=2))
