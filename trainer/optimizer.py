@@ -52,9 +52,16 @@ class ShardedAdamW:
         self._is_sharded = any(isinstance(p, DTensor) for p in self._parameters)
         self._distinct = distinct
         self._tp = tp
-        self._is_alike_over_tp = [tp is not None and not _is_split_over(p, tp) for p in self._parameters]
+        is_alike = [tp is not None and not _is_split_over(p, tp) for p in self._parameters]
+        self._split = [index for index, alike in enumerate(is_alike) if not alike]
+        self._alike = [index for index, alike in enumerate(is_alike) if alike]
+        # FSDP lays gradients out as their parameters; of what tp alone splits they may come otherwise.
+        self._of_tp_alone = [
+            (index, p) for index, p in enumerate(self._parameters) if isinstance(p, DTensor) and _is_of(p, tp)
+        ]
         # With more shards than rows a rank may hold nothing; it takes part in the norm all the same.
         self._nothing = nn.Parameter(torch.empty(0, device=every[0].device))
+        self._zero = torch.zeros((), device=every[0].device)
         self._max_norm = settings.grad_clip
         self._peak_lr = settings.lr
         self._lr_warmup_steps = settings.lr_warmup_steps
@@ -71,11 +78,10 @@ class ShardedAdamW:
     @torch.no_grad()
     def step(self) -> torch.Tensor:
         """Clip, update, drop the gradients; returns the global norm before clipping, still on the device."""
-        if self._is_sharded:
-            self._hand_gradients_over()
+        gradients = self._handed_over() if self._is_sharded else [parameter.grad for parameter in self._parameters]
         if self._loss_scale is not None:
-            self._loss_scale.unscale([local.grad for local in self._locals if local.grad is not None])
-        norm = self._global_norm()
+            self._loss_scale.unscale([gradient for gradient in gradients if gradient is not None])
+        norm = self._global_norm(gradients)
         self._warm_up()
         # The fused kernel divides by it as it reads each gradient, which saves a pass over all of them.
         self._adamw.grad_scale = self._excess(norm)  # type: ignore[attr-defined]  # not declared by torch
@@ -100,20 +106,33 @@ class ShardedAdamW:
         for group in self._adamw.param_groups:
             group["lr"] = lr
 
-    def _hand_gradients_over(self) -> None:
-        """Give each local part its gradient."""
-        summed_later: list[torch.Tensor] = []
-        for parameter, local in zip(self._parameters, self._locals, strict=True):
-            gradient = parameter.grad
-            if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
-                if _is_partial_sum(parameter, gradient):
-                    summed_later.append(_local(gradient))
-                elif gradient.placements != parameter.placements:
-                    # FSDP lays a gradient out as its parameter; without it DTensor leaves the embedding's whole.
-                    gradient = gradient.redistribute(placements=parameter.placements)
-            local.grad = None if gradient is None else _local(gradient)
-        if summed_later:
-            self._sum_over_tp(summed_later)
+    def _handed_over(self) -> list[torch.Tensor | None]:
+        """Give each local part its gradient, and return these."""
+        found = [parameter.grad for parameter in self._parameters]
+        partial = self._laid_out_alike(found) if self._of_tp_alone else []
+        gradients = [None if gradient is None else _local(gradient) for gradient in found]
+        for local, gradient in zip(self._locals, gradients, strict=True):
+            local.grad = gradient
+        if partial:
+            self._sum_over_tp([summand for index in partial if (summand := gradients[index]) is not None])
+        return gradients
+
+    def _laid_out_alike(self, gradients: list[torch.Tensor | None]) -> list[int]:
+        """Lay gradients out as their parameters; DTensor leaves the embedding's whole.
+
+        Returns:
+            Which are summands of what all tp ranks hold alike; they stay so.
+        """
+        partial = []
+        for index, parameter in self._of_tp_alone:
+            gradient = gradients[index]
+            if not isinstance(gradient, DTensor):
+                continue
+            if _is_partial_sum(parameter, gradient):
+                partial.append(index)
+            elif gradient.placements != parameter.placements:
+                gradients[index] = gradient.redistribute(placements=parameter.placements)
+        return partial
 
     def _sum_over_tp(self, gradients: list[torch.Tensor]) -> None:
         """Sum in place what FSDP, were it there, would have: norms' gradients over each rank's part of the sequence."""
@@ -124,27 +143,25 @@ class ShardedAdamW:
         for gradient, summed in zip(gradients, torch.split(flat, sizes), strict=True):
             gradient.copy_(summed.view_as(gradient))
 
-    def _global_norm(self) -> torch.Tensor:
-        split, alike = self._gradients(alike=False), self._gradients(alike=True)
+    def _global_norm(self, gradients: list[torch.Tensor | None]) -> torch.Tensor:
+        split = self._norm(gradients, self._split)
         if self._distinct is None:
-            return get_total_norm(split, foreach=True)
-        device = self._nothing.device
-        squared = get_total_norm(split, foreach=True).to(device).square()
+            return split
+        squared = split.square()
         if self._tp is not None:
             # Each tp rank adds its share of what all of them hold alike.
-            squared = squared + get_total_norm(alike, foreach=True).to(device).square() / self._tp.size()
+            squared = squared + self._norm(gradients, self._alike).square() / self._tp.size()
         dist.all_reduce(squared, group=self._distinct)
         return squared.sqrt()
 
-    def _gradients(self, *, alike: bool) -> list[torch.Tensor]:
-        chosen = zip(self._locals, self._is_alike_over_tp, strict=True)
-        return [local.grad for local, is_alike in chosen if is_alike is alike and local.grad is not None]
+    def _norm(self, gradients: list[torch.Tensor | None], chosen: list[int]) -> torch.Tensor:
+        found = [gradient for index in chosen if (gradient := gradients[index]) is not None]
+        # Torch's norm of nothing is on the CPU: to bring it here would wait for the device.
+        return get_total_norm(found, foreach=True) if found else self._zero
 
     def _drop_gradients(self) -> None:
-        self._adamw.zero_grad(set_to_none=True)
-        if self._is_sharded:
-            for parameter in self._parameters:
-                parameter.grad = None
+        for parameter, local in zip(self._parameters, self._locals, strict=True):
+            parameter.grad = local.grad = None
 
 
 @torch.no_grad()
@@ -166,3 +183,8 @@ def _is_split_over(parameter: torch.Tensor, tp: DeviceMesh) -> bool:
     names = parameter.device_mesh.mesh_dim_names or ()
     placements = dict(zip(names, parameter.placements, strict=True))
     return tp.mesh_dim_names[0] in placements and not placements[tp.mesh_dim_names[0]].is_replicate()
+
+
+def _is_of(parameter: DTensor, tp: DeviceMesh | None) -> bool:
+    """Whether it is laid out over the tp ranks and no others."""
+    return tp is not None and parameter.device_mesh.mesh_dim_names == tp.mesh_dim_names

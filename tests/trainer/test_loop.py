@@ -1,9 +1,10 @@
-"""One process: the loss falls, accumulation changes nothing, nothing in a step waits for the device."""
+"""The loss falls, accumulation changes nothing, nothing in a step waits for the device."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import json
 import re
 import time
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from sweep.core.cell import Cell
+from sweep.core.cell import Cell, Parallelism, Precision, Schedule, cell_to_json
 from sweep.core.model import ModelShape
 from sweep.core.record import PROGRESS_FILE, Progress
 from tests.trainer.cells import cell
+from tests.trainer.processes import ROOT, torchrun
 from trainer import devices, session
 from trainer.clock import HostClock
 from trainer.data import Share, SyntheticTokens, stream
@@ -124,6 +126,27 @@ def test_no_step_asks_for_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loss is not None
     assert loss.item() > 0
     assert norm.item() > 0
+
+
+@pytest.mark.torchrun
+def test_no_step_of_several_ranks_asks_for_a_value_either(tmp_path: Path) -> None:
+    pipeline = Parallelism(pp=2, schedule=Schedule.ONE_F_ONE_B)
+    cells = {
+        "fsdp": cell(gpus=2, micro_batch=2),
+        "ddp": cell(gpus=2, parallelism=Parallelism(dp_replicate=2)),
+        "tp": cell(gpus=2, parallelism=Parallelism(tp=2)),
+        "pp": cell(gpus=2, parallelism=pipeline, micro_batch=2),
+        "cp": cell(gpus=2, parallelism=Parallelism(cp=2)),
+        "fp16 fsdp": cell(gpus=2, precision=Precision.FP16),
+        "fp16 pp": cell(gpus=2, parallelism=pipeline, micro_batch=2, precision=Precision.FP16),
+    }
+    given, out = tmp_path / "cells.json", tmp_path / "norms.json"
+    given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
+    done = torchrun(2, str(ROOT / "tests" / "trainer" / "unasked.py"), str(given), str(out))
+    assert done.returncode == 0, done.stderr[-4000:]
+    norms = json.loads(out.read_text())
+    assert norms.keys() == cells.keys()
+    assert all(norm > 0 for found in norms.values() for norm in found)
 
 
 class Recorder:

@@ -42,3 +42,10 @@ def test_a_step_is_that_of_clipping_and_adamw(factor: float) -> None:
         for mine, other in zip(ours, plain, strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-6, atol=1e-7)
             assert mine.grad is None
+
+
+def test_a_rank_without_parameters_asks_nobody_for_the_norm_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Torch answers it with a tensor of the CPU, which a GPU's rank would wait for.
+    monkeypatch.delattr("trainer.optimizer.get_total_norm")
+    optimizer = ShardedAdamW([nn.Parameter(torch.empty(0))], SETTINGS)
+    assert optimizer.step().item() == 0.0

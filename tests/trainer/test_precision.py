@@ -217,6 +217,15 @@ def test_compiled_blocks_round_where_the_code_does_only_where_a_row_has_a_scale(
 
 
 @pytest.mark.slow
+def test_the_scales_of_all_stages_are_one_reduction_a_step() -> None:
+    pytest.importorskip("torchao")
+    layout = Parallelism(dp_shard=2, pp=2, schedule=Schedule.INTERLEAVED_1F1B, virtual_stages=2)
+    found = examine(float8(4, parallelism=layout, micro_batch=1))
+    assert found.problem == ""
+    assert [item.count for item in found.collectives if (item.op, item.group) == ("all_reduce", "dp_shard")] == [1]
+
+
+@pytest.mark.slow
 def test_with_one_scale_for_a_tensor_fsdp_gathers_float8() -> None:
     pytest.importorskip("torchao")
     gathered = {}

@@ -1,0 +1,74 @@
+"""Driver for torchrun: steps of several cells in which nobody may ask for a tensor's value (no test by itself).
+
+torchrun ... tests/trainer/unasked.py CELLS.json OUT.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from sweep.core.cell import Cell, cell_from_json
+from trainer import devices, session
+from trainer.failure import leave
+from trainer.loop import Trainee
+from trainer.optimizer import ShardedAdamW
+from trainer.ranks import Ranks
+
+# On a GPU each of these waits for the device.
+ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__", "cpu", "numpy")
+
+
+def _forbidden(*_arguments: object, **_named: object) -> NoReturn:
+    raise AssertionError("a step must not wait for the device")
+
+
+@contextlib.contextmanager
+def nobody_asks() -> Iterator[None]:
+    originals = {name: getattr(torch.Tensor, name) for name in ASKING}
+    for name in ASKING:
+        setattr(torch.Tensor, name, _forbidden)
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch.Tensor, name, original)
+
+
+def norms(cell: Cell, ranks: Ranks) -> list[float]:
+    """Gradient norms of three steps, all but the first unasked."""
+    compute = devices.claim("cpu", ranks.local_rank)
+    model = session.build(cell, compute, ranks)
+    optimizer = ShardedAdamW(model.parameters(), cell.trainer, model.distinct, model.tp, model.loss_scale)
+    trainee = Trainee(model=model, optimizer=optimizer, device=compute.device)
+    rows = torch.arange(cell.global_batch // cell.parallelism.data_ranks * (cell.seq_len + 1)) % cell.model.vocab_size
+    rows = rows.view(-1, cell.seq_len + 1)
+    # The stages of a pipeline agree in the first step, and wait for it.
+    found = [trainee.step(rows)[1]]
+    with nobody_asks():
+        found += [trainee.step(rows)[1] for _ in range(2)]
+    return [float(norm) for norm in found]
+
+
+def main() -> None:
+    cells = {name: cell_from_json(data) for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
+    ranks = Ranks.from_environment(os.environ)
+    torch.set_num_threads(1)
+    with session.process_group(devices.claim("cpu", ranks.local_rank), ranks, 60.0):
+        found = {name: norms(cell, ranks) for name, cell in cells.items()}
+        dist.barrier()
+    if ranks.rank == 0:
+        Path(sys.argv[2]).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
+    leave(0)
