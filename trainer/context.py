@@ -71,11 +71,14 @@ class GatheredAttention(nn.Module):
         is_grouped: Whether several query heads share a key/value head.
         mesh: The cp ranks.
         mask_ST: Which gathered position (in order of ranks) each position held here attends to.
+        repeats_heads: Whether each query head is given keys and values of its own. Of CUDA's kernels the one that takes
+            a mask knows no grouped heads; torch would write out the scores of all of them, and keep them.
     """
 
-    def __init__(self, *, is_grouped: bool, mesh: DeviceMesh, mask_ST: torch.Tensor) -> None:
+    def __init__(self, *, is_grouped: bool, mesh: DeviceMesh, mask_ST: torch.Tensor, repeats_heads: bool) -> None:
         super().__init__()
         self.is_grouped = is_grouped
+        self.repeats_heads = is_grouped and repeats_heads
         self.group = mesh.get_group()
         self.mask_ST = mask_ST
 
@@ -83,9 +86,11 @@ class GatheredAttention(nn.Module):
         """Weighted values of the positions held here."""
         # One collective for both, whose gradient is reduced and scattered back in one as well.
         kv_2BKTE = _gather(torch.stack((k_BKSE, v_BKSE)), gather_dim=3, group=self.group)
+        if self.repeats_heads:
+            kv_2BKTE = kv_2BKTE.repeat_interleave(q_BHSE.shape[1] // k_BKSE.shape[1], dim=2)
         k_BKTE, v_BKTE = kv_2BKTE.unbind()
         return F.scaled_dot_product_attention(
-            q_BHSE, k_BKTE, v_BKTE, attn_mask=self.mask_ST, enable_gqa=self.is_grouped
+            q_BHSE, k_BKTE, v_BKTE, attn_mask=self.mask_ST, enable_gqa=self.is_grouped and not self.repeats_heads
         )
 
 
@@ -118,20 +123,21 @@ def split_attention(
     if form is Form.RING:
         _run_around_ring(model, mesh, rotate)
         return {"attention": form, "rotate": rotate}
-    _over_gathered(model, mesh, device)
+    _over_gathered(model, mesh, device, repeats_heads=device.type == "cuda")
     return {"attention": form}
 
 
-def _over_gathered(model: Llama, mesh: DeviceMesh, device: torch.device) -> None:
+def _over_gathered(model: Llama, mesh: DeviceMesh, device: torch.device, *, repeats_heads: bool) -> None:
     degree = mesh.size()
     held = positions_of(model.seq_len, degree, mesh.get_local_rank())
     gathered = torch.cat([positions_of(model.seq_len, degree, rank) for rank in range(degree)])
     mask_ST = (held[:, None] >= gathered[None, :]).to(device)
     for block in model.blocks.values():
         whole = cast("CausalAttention", block.get_submodule("attention.inner"))
-        block.set_submodule(
-            "attention.inner", GatheredAttention(is_grouped=whole.is_grouped, mesh=mesh, mask_ST=mask_ST)
+        gathering = GatheredAttention(
+            is_grouped=whole.is_grouped, mesh=mesh, mask_ST=mask_ST, repeats_heads=repeats_heads
         )
+        block.set_submodule("attention.inner", gathering)
 
 
 def _run_around_ring(model: Llama, mesh: DeviceMesh, rotate: str) -> None:

@@ -80,19 +80,28 @@ def _without_compile(cell: Cell) -> tuple[Cell, tuple[str, ...]]:
 def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
     layout = cell.parallelism
     if is_cuda:
-        yield "attention: what CUDA's kernels take for a moment in the backward pass is not counted"
-    if is_cuda and cell.precision is Precision.FP32 and cell.model.n_kv_heads != cell.model.n_heads:
-        yield "attention: for grouped heads in fp32 CUDA has no fused form; its scores come on top"
-    # In fp32 they are gathered on a GPU too (trainer/context.py).
-    if is_cuda and layout.cp > 1 and cell.precision is not Precision.FP32:
-        yield (
-            "cp: gathered keys and values stand in for ring attention (GPUs from sm80 on), which keeps a rank's own "
-            f"alone for the backward pass and moves them by trainer.cp_rotate={cell.trainer.cp_rotate} in either pass"
-        )
+        yield from _of_attention(cell)
     if cell.precision in (Precision.FLOAT8, Precision.MXFP8):
         yield f"{cell.precision}: products are emulated, which takes more for a moment"
     if layout.dp_replicate > 1 and layout.dp_replicate == layout.world_size:
         yield "ddp: one collective stands for its buckets"
+
+
+def _of_attention(cell: Cell) -> Iterator[str]:
+    """What is other on a GPU (trainer/context.py)."""
+    yield "attention: what CUDA's kernels take for a moment in the backward pass is not counted"
+    has_cp, is_grouped = cell.parallelism.cp > 1, cell.model.n_kv_heads != cell.model.n_heads
+    if cell.precision is not Precision.FP32:
+        if has_cp:
+            yield (
+                "cp: gathered keys and values stand in for ring attention (GPUs from sm80 on), which keeps a rank's "
+                "own alone for the backward pass and moves them by "
+                f"trainer.cp_rotate={cell.trainer.cp_rotate} in either pass"
+            )
+    elif is_grouped and has_cp:
+        yield "cp: for grouped heads in fp32 CUDA is given the gathered keys and values repeated; that comes on top"
+    elif is_grouped:
+        yield "attention: for grouped heads in fp32 CUDA has no fused form; its scores come on top"
 
 
 @contextlib.contextmanager

@@ -210,6 +210,20 @@ def test_a_bf16_block_on_a_gpu_keeps_what_its_operations_keep_there(name: str) -
     assert kept == {"activations": n_tokens * bytes_by_token + weights, "temporary": 0, "communication": 0}
 
 
+@pytest.mark.parametrize(
+    ("precision", "cp", "expected"),
+    [
+        (Precision.BF16, 2, "cp: gathered keys and values stand in for ring attention"),
+        (Precision.FP32, 2, "cp: for grouped heads in fp32 CUDA is given the gathered keys and values repeated"),
+        (Precision.FP32, 1, "attention: for grouped heads in fp32 CUDA has no fused form"),
+    ],
+)
+def test_what_attention_is_on_a_gpu_and_not_here_is_noted(precision: Precision, cp: int, expected: str) -> None:
+    made = even(Parallelism(dp_shard=2 // cp, cp=cp), precision=precision)
+    assert any(note.startswith(expected) for note in examine(made, is_cuda=True).notes)
+    assert not any(note.startswith(expected) for note in examine(made).notes)
+
+
 def test_what_torch_refuses_is_a_problem_and_no_exception() -> None:
     # The rule book would not let it through: 4 heads over 8 ranks.
     found = examine(even(Parallelism(tp=8)))

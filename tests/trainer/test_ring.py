@@ -1,7 +1,8 @@
-"""Torch's ring attention on real ranks, with CUDA's kernel emulated: outputs and gradients of attention to all."""
+"""Attention over cp ranks by itself, on real ranks: torch's ring with CUDA's kernel emulated, and what is gathered."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import traceback
 from multiprocessing.connection import Connection
@@ -16,7 +17,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from sweep.core.model import ModelShape
 from tests.trainer.emulated_flash import ring_on_cpu
-from trainer.context import Form, form_of, positions_of, split_attention
+from trainer.context import Form, _over_gathered, form_of, positions_of, split_attention
 from trainer.model import build_on_meta
 
 HEADS, HEAD_DIM, SEQ_LEN = 4, 8, 48
@@ -59,38 +60,47 @@ def around(rank: int, degree: int, n_kv_heads: int, rotate: str) -> list[torch.T
         vocab_size=8,
     )
     model, mesh = build_on_meta(shape, SEQ_LEN), init_device_mesh("cpu", (degree,))
-    told = split_attention(model, mesh, torch.device("cpu"), torch.float32, rotate=rotate)
-    assert told == {"attention": "ring", "rotate": rotate}
+    if rotate in ("alltoall", "allgather"):
+        told = split_attention(model, mesh, torch.device("cpu"), torch.float32, rotate=rotate)
+        assert told == {"attention": "ring", "rotate": rotate}
+    else:
+        _over_gathered(model, mesh, torch.device("cpu"), repeats_heads=rotate == "gathered, heads repeated")
     *inputs, weights = (part[:, :, positions_of(SEQ_LEN, degree, rank)] for part in attention_inputs(n_kv_heads))
     leaves = [part.clone().requires_grad_() for part in inputs]
     with CommDebugMode() as seen:
         out = model.blocks["0"].get_submodule("attention.inner")(*leaves)
         (out * weights).sum().backward()
-    # Gradients always go from neighbour to neighbour.
-    moved, n_gathers = 2 * (degree - 1), 0
-    if rotate == "allgather":
-        moved, n_gathers = 0, 2
-    assert sum(count for op, count in seen.get_comm_counts().items() if "gather" in str(op)) == n_gathers
-    assert sum(count for op, count in seen.get_comm_counts().items() if "to_all" in str(op)) == moved + degree
+    counts = seen.get_comm_counts().items()
+    # Around the ring in both passes; gradients always go from neighbour to neighbour.
+    n_gathers, n_turns = {"alltoall": (0, 3 * degree - 2), "allgather": (2, degree)}.get(rotate, (1, 0))
+    assert sum(count for op, count in counts if "all_gather" in str(op)) == n_gathers
+    assert sum(count for op, count in counts if "to_all" in str(op)) == n_turns
     return [out.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
 
-CASES = [(n_kv_heads, rotate) for n_kv_heads in (4, 2) for rotate in ("alltoall", "allgather")]
+# How keys and values go round; or that they are gathered instead.
+WAYS = ("alltoall", "allgather", "gathered", "gathered, heads repeated")
+CASES = [(n_kv_heads, way) for n_kv_heads in (4, 2) for way in WAYS]
 
 
 def work(rank: int, degree: int, store: Path, pipe: Connection) -> None:
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=degree)
-        with ring_on_cpu():
-            pipe.send([[part.tolist() for part in around(rank, degree, *case)] for case in CASES])
+        found = []
+        for n_kv_heads, way in CASES:
+            with contextlib.nullcontext() if way.startswith("gathered") else ring_on_cpu():
+                found.append([part.tolist() for part in around(rank, degree, n_kv_heads, way)])
+        pipe.send(found)
         dist.destroy_process_group()
     except BaseException:
         pipe.send(traceback.format_exc())
 
 
 @pytest.mark.parametrize("degree", [2, 4])
-def test_around_the_ring_each_rank_attends_as_one_process_does(degree: int, tmp_path: Path) -> None:
+def test_each_rank_attends_as_one_process_does_around_the_ring_and_over_what_is_gathered(
+    degree: int, tmp_path: Path
+) -> None:
     fork = multiprocessing.get_context("fork")
     pipes = [fork.Pipe(duplex=False) for _ in range(degree)]
     ranks = [
