@@ -69,14 +69,15 @@ def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], err
     if asked.as_json:
         found = [{"cell": cell, "repeat": repeat} for cell, repeat in held]
         print(json.dumps({"run_dir": run_dir.path, "attempts": list(map(str, keys)), "held_back": found}))
-    if not keys and not held:
-        text = "nothing to cancel: these cells are measured, explained, given up or cancelled already."
-    else:
-        text = (
-            f"cancelled {counted(len(keys), 'attempt')}{_listed(map(str, keys))}; held back "
-            f"{counted(len(held), 'repeat')} not in the queue{_listed(f'{cell}/{repeat}' for cell, repeat in held)}. "
-            "A run with retry=[CANCELLED] tries them."
-        )
+    parts = []
+    if keys:
+        parts.append(f"cancelled {counted(len(keys), 'attempt')}{_listed(map(str, keys))}")
+    if held:
+        listed = _listed(f"{cell}/{repeat}" for cell, repeat in held)
+        parts.append(f"held back {counted(len(held), 'repeat')} not in the queue{listed}")
+    text = "nothing to cancel: these cells are measured, explained, given up or cancelled already."
+    if parts:
+        text = f"{'; '.join(parts)}. A run with retry=[CANCELLED] tries them again."
     err.print(text, highlight=False, soft_wrap=True)
 
 

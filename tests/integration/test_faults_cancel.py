@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweep.core.record import LEDGER_FILE
+from tests.commands import wait_for
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import FaultRun, fault_run
 
@@ -70,6 +71,8 @@ def operator(slurm: SlurmUnderTest) -> Iterator[Callable[..., str]]:
         yield lambda *argv: slurm.run("runuser", "-u", "nobody", "--", "env", f"SLURM_CONF={conf}", *argv)
     finally:
         shutil.rmtree(folder)
+        slurm.run("scancel", "--user=nobody")
+        wait_for(lambda: not slurm.run("squeue", "-h", "--user=nobody"), 30, "the other user has no jobs")
         slurm.run("sacctmgr", "-i", "delete", "user", "nobody")
 
 
