@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,12 @@ def test_a_job_that_waits_is_reported_with_slurms_reason_and_cancelled(slurm: Sl
 
 @pytest.mark.slow
 def test_a_controller_that_is_away_is_a_problem_and_the_rest_is_not_checked(
-    slurm: SlurmUnderTest, shell: Shell
+    slurm: SlurmUnderTest, shell: Shell, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    away = Shell(folder=shell.folder, env={**shell.env, "SLURM_CONF": str(slurm.dir / "etc" / "elsewhere.conf")})
+    nobody_listens = re.sub(r"SlurmctldPort=\d+", "SlurmctldPort=1", Path(slurm.env["SLURM_CONF"]).read_text())
+    conf = tmp_path_factory.mktemp("etc") / "slurm.conf"
+    conf.write_text(f"{nobody_listens}\nMessageTimeout=2\n")
+    away = Shell(folder=shell.folder, env={**shell.env, "SLURM_CONF": str(conf)})
     code, findings = doctor(away)
     assert code == 1
     assert "controller" in problems(findings)
