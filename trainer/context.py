@@ -31,7 +31,7 @@ _gather = getattr(collectives, "all_gather_single_autograd", None) or collective
 
 # What the ring's kernels take on every GPU that has them, backward pass included: flash attention needs sm80 and knows
 # no fp32; cuDNN's takes heads of up to 128 channels, in eights (aten/native/transformers/cuda/sdp_utils.cpp). Torch has
-# two more kernels, and with grouped heads the ring fails on both.
+# two more kernels, which in 2.13 know no grouped heads, and with these the ring fails on both.
 _RING_KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
 _RING_DTYPES = (torch.float16, torch.bfloat16)
 _RING_CAPABILITY = (8, 0)
@@ -53,9 +53,26 @@ def form_of(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | Non
         head_dim: Channels of a head.
         capability: CUDA's compute capability of the device; None on a CPU.
     """
-    has_kernels = capability is not None and capability >= _RING_CAPABILITY
-    fits = dtype in _RING_DTYPES and head_dim <= _RING_HEAD_DIM and head_dim % _RING_HEAD_STEP == 0
-    return Form.RING if has_kernels and fits else Form.GATHERED
+    fits = head_dim <= _RING_HEAD_DIM and head_dim % _RING_HEAD_STEP == 0
+    return Form.RING if fits and _has_ring_kernels(dtype, capability) else Form.GATHERED
+
+
+def _has_ring_kernels(dtype: torch.dtype, capability: tuple[int, int] | None) -> bool:
+    return capability is not None and capability >= _RING_CAPABILITY and dtype in _RING_DTYPES
+
+
+def repeats_heads(dtype: torch.dtype, capability: tuple[int, int] | None) -> bool:
+    """Whether grouped heads are better repeated than left to torch, without context parallelism.
+
+    Where a GPU has neither flash attention nor cuDNN's for a format, what is left is a kernel that knows no groups; for
+    these torch would write out, and keep, the scores of all heads (seen in the source of 2.13; not run on a GPU).
+    """
+    return capability is not None and not _has_ring_kernels(dtype, capability)
+
+
+def capability_of(device: torch.device) -> tuple[int, int] | None:
+    """CUDA's compute capability; None on a CPU."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def positions_of(seq_len: int, cp_degree: int, cp_rank: int) -> torch.Tensor:
@@ -118,8 +135,7 @@ def split_attention(
     Returns:
         The form that was chosen and, of a ring, how it turns: for the result.
     """
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    form = form_of(dtype, model.shape.head_dim, capability)
+    form = form_of(dtype, model.shape.head_dim, capability_of(device))
     if form is Form.RING:
         _run_around_ring(model, mesh, rotate)
         return {"attention": form, "rotate": rotate}

@@ -85,15 +85,25 @@ def _turned(x_BSHE: torch.Tensor, cos_S1E: torch.Tensor, sin_S1E: torch.Tensor, 
 
 
 class CausalAttention(nn.Module):
-    """Each position attends to itself and all earlier ones: what is replaced where positions lie on several ranks."""
+    """Each position attends to itself and all earlier ones: what is replaced where positions lie on several ranks.
+
+    Attributes:
+        is_grouped: Whether several query heads share a key/value head.
+        repeats_heads: Whether each query head is given keys and values of its own, for kernels that know no groups.
+    """
 
     def __init__(self, *, is_grouped: bool) -> None:
         super().__init__()
         self.is_grouped = is_grouped
+        self.repeats_heads = False
 
     def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
         """Weighted values, shape (B, H, S, E)."""
-        return F.scaled_dot_product_attention(q_BHSE, k_BKSE, v_BKSE, is_causal=True, enable_gqa=self.is_grouped)
+        is_grouped = self.is_grouped and not self.repeats_heads
+        if self.is_grouped and self.repeats_heads:
+            n_sharing = q_BHSE.shape[1] // k_BKSE.shape[1]
+            k_BKSE, v_BKSE = k_BKSE.repeat_interleave(n_sharing, dim=1), v_BKSE.repeat_interleave(n_sharing, dim=1)
+        return F.scaled_dot_product_attention(q_BHSE, k_BKSE, v_BKSE, is_causal=True, enable_gqa=is_grouped)
 
 
 class Attention(nn.Module):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from torch.distributed.tensor.parallel import loss_parallel
@@ -17,7 +17,7 @@ from sweep.core.cell import Checkpointing
 from trainer import pipeline
 from trainer.checkpointing import checkpoint_blocks
 from trainer.compilation import compile_blocks, overlap_tensor_parallel
-from trainer.context import positions_of, split_attention
+from trainer.context import capability_of, positions_of, repeats_heads, split_attention
 from trainer.data_parallel import micro_batch_scope, shard_or_replicate, with_ddp
 from trainer.init import materialize
 from trainer.loss import piece_on
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from sweep.core.cell import Cell
     from trainer.mesh import Mesh
+    from trainer.model import CausalAttention
     from trainer.pipeline import StagePart
 
 
@@ -162,9 +163,11 @@ def _apply(
         split_matrices(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
         if layout.async_tp:
             overlap_tensor_parallel(mesh.tp)
-    context = None
+    context, dtype = None, COMPUTE_DTYPE[cell.precision]
+    for block in model.blocks.values():
+        whole = cast("CausalAttention", block.get_submodule("attention.inner"))
+        whole.repeats_heads = repeats_heads(dtype, capability_of(device))
     if mesh is not None and mesh.cp is not None:
-        dtype = COMPUTE_DTYPE[cell.precision]
         context = split_attention(model, mesh.cp, device, dtype, rotate=cell.trainer.cp_rotate)
     _checkpoint_and_compile(model, cell)
     shard_or_replicate(model, cell, mesh)

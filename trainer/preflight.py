@@ -90,18 +90,18 @@ def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
 def _of_attention(cell: Cell) -> Iterator[str]:
     """What is other on a GPU (trainer/context.py)."""
     yield "attention: what CUDA's kernels take for a moment in the backward pass is not counted"
-    has_cp, is_grouped = cell.parallelism.cp > 1, cell.model.n_kv_heads != cell.model.n_heads
-    if cell.precision is not Precision.FP32:
-        if has_cp:
-            yield (
-                "cp: gathered keys and values stand in for ring attention (GPUs from sm80 on), which keeps a rank's "
-                "own alone for the backward pass and moves them by "
-                f"trainer.cp_rotate={cell.trainer.cp_rotate} in either pass"
-            )
-    elif is_grouped and has_cp:
-        yield "cp: for grouped heads in fp32 CUDA is given the gathered keys and values repeated; that comes on top"
-    elif is_grouped:
-        yield "attention: for grouped heads in fp32 CUDA has no fused form; its scores come on top"
+    if cell.precision is not Precision.FP32 and cell.parallelism.cp > 1:
+        yield (
+            "cp: gathered keys and values stand in for ring attention (GPUs from sm80 on), which keeps a rank's own "
+            f"alone for the backward pass and moves them by trainer.cp_rotate={cell.trainer.cp_rotate} in either pass"
+        )
+    may_repeat = cell.precision in (Precision.FP32, Precision.FP16)
+    if may_repeat and cell.model.n_kv_heads != cell.model.n_heads:
+        before = " before sm80" if cell.precision is Precision.FP16 else ""
+        yield (
+            f"attention: for grouped heads in {cell.precision} CUDA{before} is given keys and values repeated; that "
+            "comes on top"
+        )
 
 
 @contextlib.contextmanager

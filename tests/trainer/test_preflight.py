@@ -211,8 +211,8 @@ def test_a_bf16_block_on_a_gpu_keeps_what_its_operations_keep_there(name: str) -
     ("precision", "cp", "expected"),
     [
         (Precision.BF16, 2, "cp: gathered keys and values stand in for ring attention"),
-        (Precision.FP32, 2, "cp: for grouped heads in fp32 CUDA is given the gathered keys and values repeated"),
-        (Precision.FP32, 1, "attention: for grouped heads in fp32 CUDA has no fused form"),
+        (Precision.FP32, 2, "attention: for grouped heads in fp32 CUDA is given keys and values repeated"),
+        (Precision.FP16, 1, "attention: for grouped heads in fp16 CUDA before sm80 is given keys and values repeated"),
     ],
 )
 def test_what_attention_is_on_a_gpu_and_not_here_is_noted(precision: Precision, cp: int, expected: str) -> None:

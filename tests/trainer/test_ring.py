@@ -17,8 +17,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from sweep.core.model import ModelShape
 from tests.trainer.emulated_flash import ring_on_cpu
-from trainer.context import Form, _over_gathered, form_of, positions_of, split_attention
-from trainer.model import build_on_meta
+from trainer.context import Form, _over_gathered, form_of, positions_of, repeats_heads, split_attention
+from trainer.model import CausalAttention, build_on_meta
 
 HEADS, HEAD_DIM, SEQ_LEN = 4, 8, 48
 
@@ -40,6 +40,34 @@ def test_the_ring_is_used_where_its_kernels_run(
     dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | None, form: Form
 ) -> None:
     assert form_of(dtype, head_dim, capability) is form
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "expected"),
+    [
+        (torch.bfloat16, (9, 0), False),
+        (torch.float32, (9, 0), True),
+        (torch.float16, (7, 0), True),
+        (torch.float16, (8, 0), False),
+        (torch.float32, None, False),
+    ],
+)
+def test_grouped_heads_are_repeated_where_no_kernel_knows_them(
+    dtype: torch.dtype, capability: tuple[int, int] | None, expected: bool
+) -> None:
+    assert repeats_heads(dtype, capability) is expected
+
+
+def test_repeated_heads_attend_as_grouped_ones_do() -> None:
+    results = []
+    for repeats in (False, True):
+        attention = CausalAttention(is_grouped=True)
+        attention.repeats_heads = repeats
+        *leaves, weights = attention_inputs(2)
+        out = attention(*(leaf.requires_grad_() for leaf in leaves))
+        (out * weights).sum().backward()
+        results.append([out, *(leaf.grad for leaf in leaves)])
+    torch.testing.assert_close(*results, rtol=1e-5, atol=5e-6)
 
 
 def attention_inputs(n_kv_heads: int) -> tuple[torch.Tensor, ...]:
