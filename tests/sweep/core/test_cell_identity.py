@@ -267,6 +267,7 @@ def test_degrees_are_positive_whole_numbers(name: str) -> None:
         ({"grad_clip": True}, "trainer.grad_clip=True is not a finite number"),
         ({"seed": 1.5}, "trainer.seed=1.5 is not a whole number"),
         ({"beta1": 1.0}, "trainer.beta1=1.0 is out of range. Give 0 or more, and less than 1"),
+        ({"cp_rotate": "ring"}, "trainer.cp_rotate='ring' is not known. Give alltoall or allgather"),
         ({"beta2": -0.1}, "trainer.beta2"),
     ],
 )
