@@ -116,7 +116,6 @@ def test_without_accounting_what_slurm_ended_is_still_told_apart(
     if forgets:
         run = run.in_the_way("squeue", FORGETFUL)
     started = run.shell.start(*run.words)
-    run.wait_running(2)
     slurm.run("scancel", run.job_of(64))
     text, _ = started.communicate(timeout=100)
     assert started.returncode == 1, text

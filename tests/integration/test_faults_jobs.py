@@ -94,7 +94,7 @@ def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTes
     """32 hangs, 64 is too slow, 96 eats memory, 128 is cancelled by hand, 160 late, 192 and 224 have no good result."""
     run = fault_run(
         slurm, tmp_path, "mixed", "nodes=1", "seq_len=[32,64,96,128,160,192,224]", "policy.canary=false",
-        "policy.watchdog_s=6", "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
+        "policy.watchdog_s=12", "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
         plan={
             "32": "hang@1", "64": "slow@1", "96": "eat_memory", "128": "slow", "160": "late", "192": "no_result",
             "224": "truncated",
@@ -104,9 +104,8 @@ def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTes
     started = run.shell.start(*run.words)
     run.wait_running(3)
     slurm.run("scancel", run.job_of(128))
-    late = None
-    while late is None:
-        late = next(run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}"), None)
+    wait_for(lambda: any(run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}")), 60, "it is there")
+    (late,) = run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}")
     wait_for(lambda: json.loads(late.with_name("attempt.json").read_text())["ended_at"] is not None, 30, "it ends")
     wait_for(
         lambda: "TRAINER_ERROR" in run.outcomes() or late.stat().st_mtime + 6 < time.time(), 30, "six seconds pass"

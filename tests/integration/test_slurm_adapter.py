@@ -20,6 +20,7 @@ from sweep.core.attempt import AttemptKey, JobReport, Outcome, Phase
 from sweep.core.spec import GpuFlag, LaunchSpec, SlurmSpec
 from sweep.core.submission import Submission
 from sweep.ports import SubmissionRejectedError
+from tests.commands import wait_for
 from tests.integration.conftest import SlurmUnderTest
 
 pytestmark = pytest.mark.slurm
@@ -260,7 +261,7 @@ def test_a_job_that_slurm_records_while_refusing_it_counts_as_rejected(slurm: Sl
 
 def test_a_submit_limit_is_a_refusal_that_passes(slurm: SlurmUnderTest, run_dir: Path) -> None:
     slurm.run("sacctmgr", "-i", "modify", "qos", "low", "set", "MaxSubmitJobsPerUser=2")
-    on, deadline = scheduler(slurm, replace(SITE, qos="low")), time.monotonic() + 20
+    on, deadline = scheduler(slurm, replace(SITE, qos="low")), time.monotonic() + 60
 
     def submit_until_limited() -> None:
         while time.monotonic() < deadline:  # the controller hears of the limit a moment later
@@ -281,6 +282,8 @@ def test_a_job_past_its_time_is_a_timeout(slurm: SlurmUnderTest, run_dir: Path) 
     jobs = on.submit(submission(run_dir, "late"))
     (report,) = watch(on, jobs, is_running).values()
     assert report.ended_at is None
+    # Ended before its step is there, it would say FAILED: srun finds its job over.
+    wait_for(lambda: f"{jobs[0]}.0" in slurm.run("squeue", "-h", "-s", "-j", jobs[0]), 60, "its step runs")
     # Its end is set to be now instead of in five minutes; slurmctld looks every half minute.
     slurm.run("scontrol", "update", f"jobid={jobs[0]}", f"EndTime={datetime.now().isoformat(timespec='seconds')}")
     (report,) = watch(on, jobs, has_ended, timeout_s=75).values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from pathlib import Path
 
@@ -33,7 +34,9 @@ def _taken_by_others(run: Path) -> set[int]:
     """Ports that other private Slurms have put down, running or not."""
     taken: set[int] = set()
     for path in RUN_ROOT.glob("*/ports"):
-        if path.parent != run:
+        if path.parent == run:
+            continue
+        with contextlib.suppress(OSError, ValueError):  # it has just been taken down
             first, count = path.read_text().split()
             taken |= set(range(int(first), int(first) + int(count)))
     return taken
