@@ -66,7 +66,9 @@ def examine(cell: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
         problem = " ".join(f"{type(error).__name__}: {error}".split())
         return dataclasses.replace(found, problem=problem, time_s=time.perf_counter() - began)
     notes = (*left_out, *_stand_ins(cell, is_cuda=is_cuda))
-    return dataclasses.replace(found, notes=notes, time_s=time.perf_counter() - began)
+    return dataclasses.replace(
+        found, notes=notes, is_overstated=_is_overstated(cell, is_cuda=is_cuda), time_s=time.perf_counter() - began
+    )
 
 
 def _without_compile(cell: Cell) -> tuple[Cell, tuple[str, ...]]:
@@ -75,6 +77,12 @@ def _without_compile(cell: Cell) -> tuple[Cell, tuple[str, ...]]:
         return cell, ()
     layout = dataclasses.replace(cell.parallelism, async_tp=False)
     return dataclasses.replace(cell, compile=False, parallelism=layout), ("compile: left out; fused blocks keep less",)
+
+
+def _is_overstated(cell: Cell, *, is_cuda: bool) -> bool:
+    """Whether what stands in for compiled blocks, narrow products or the ring holds more than they do."""
+    is_ring = is_cuda and cell.parallelism.cp > 1 and cell.precision is not Precision.FP32
+    return cell.compile or cell.precision in (Precision.FLOAT8, Precision.MXFP8) or is_ring
 
 
 def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:

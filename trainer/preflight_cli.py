@@ -48,7 +48,9 @@ def describe(found: Preflight) -> str:
     """Memory and communication in words, one a line."""
     lines = [f"cell {found.cell_id}, rank {found.rank} of {found.world_size}: can run"]
     lines += [f"  {stage}" for stage in found.stages]
-    lines.append(f"peak memory {_gib(found.peak_memory_bytes or 0)}, of which")
+    lines.append(
+        f"peak memory {'at most ' if found.is_overstated else ''}{_gib(found.peak_memory_bytes or 0)}, of which"
+    )
     lines += [f"  {_gib(size):>12}  {kind}" for kind, size in found.peak_by_kind.items() if size]
     lines.append("held in all: " + ", ".join(f"{kind} {_gib(size)}" for kind, size in found.state_by_kind.items()))
     lines.append("collectives of a step:")

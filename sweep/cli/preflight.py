@@ -59,24 +59,24 @@ def ranks_to_examine(cell: Cell) -> tuple[int, ...]:
 def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
     """The table's word and reason for a cell that will not run; None for one that may.
 
-    The peak counts tensors alone: what the context, communicators and fragmentation take comes on top, so that a cell
-    is barred only where even that is more than the device has.
+    A cell is barred only where what its tensors take for certain is more than the device has: what the context,
+    communicators and fragmentation take comes on top, and a peak that a stand-in has raised proves nothing.
     """
     if found.problem:
         return "preflight_failed", found.problem
-    if found.peak_memory_bytes is None or device.memory_gib is None:
+    if found.least_memory_bytes is None or device.memory_gib is None:
         return None
-    peak_gib = found.peak_memory_bytes / _GIB
-    if peak_gib <= device.memory_gib:
+    least_gib = found.least_memory_bytes / _GIB
+    if least_gib <= device.memory_gib:
         return None
-    return "oom_predicted", (
-        f"predicted, not run: the tensors of rank {found.rank} alone peak at {peak_gib:,.1f} GiB; {device.name} has "
-        f"{device.memory_gib:g} GiB"
-    )
+    taken = f"the tensors of rank {found.rank} alone peak at {least_gib:,.1f} GiB"
+    if found.is_overstated:
+        taken = f"parameters, gradients and optimiser state of rank {found.rank} alone take {least_gib:,.1f} GiB"
+    return "oom_predicted", f"predicted, not run: {taken}; {device.name} has {device.memory_gib:g} GiB"
 
 
 def _words(found: Preflight, verdict: tuple[str, str] | None) -> str:
     if verdict is not None:
         return f"{verdict[0]}: {verdict[1]}"
     peak = "unknown" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / _GIB:,.2f} GiB"
-    return f"can be built; peak of its tensors {peak}"
+    return f"can be built; peak of its tensors {'at most ' if found.is_overstated else ''}{peak}"

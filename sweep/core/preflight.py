@@ -66,6 +66,7 @@ class Preflight:
         collectives: Those of one step, the largest first.
         stages: This rank's pipeline stages in words; empty without a pipeline.
         notes: What was left out or stood in for.
+        is_overstated: Whether something stood in that holds more than the real thing: the peak is then an upper bound.
         time_s: Seconds that it took.
     """
 
@@ -79,7 +80,16 @@ class Preflight:
     collectives: tuple[Traffic, ...] = ()
     stages: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    is_overstated: bool = False
     time_s: float | None = None
+
+    @property
+    def least_memory_bytes(self) -> int | None:
+        """What the rank's tensors take for certain; None where nothing is known."""
+        if self.is_overstated and self.peak_memory_bytes is not None:
+            # All of it is alive while the optimiser works.
+            return sum(self.state_by_kind.values())
+        return self.peak_memory_bytes
 
     def render(self) -> str:
         """Text of the record."""

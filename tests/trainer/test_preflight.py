@@ -221,6 +221,11 @@ def test_what_attention_is_on_a_gpu_and_not_here_is_noted(precision: Precision, 
     assert not any(note.startswith(expected) for note in examine(made).notes)
 
 
+def test_a_peak_that_a_stand_in_raises_is_said_to_be_at_most_that() -> None:
+    assert not examine(even(Parallelism(dp_shard=2), precision=Precision.BF16), is_cuda=True).is_overstated
+    assert examine(even(Parallelism(dp_shard=2), compile=True), is_cuda=True).is_overstated
+
+
 def test_what_torch_refuses_is_a_problem_and_no_exception() -> None:
     # The rule book would not let it through: 4 heads over 8 ranks.
     found = examine(even(Parallelism(tp=8)))

@@ -35,6 +35,15 @@ def test_a_cell_whose_tensors_alone_exceed_the_device_is_predicted_out_of_memory
     assert "3.0 GiB; small-gpu has 2 GiB" in verdict[1]
 
 
+def test_a_peak_that_a_stand_in_has_raised_keeps_a_cell_out_only_if_its_state_does() -> None:
+    found = replace(FINE, peak_memory_bytes=3 << 30, is_overstated=True, state_by_kind={"parameters": 1 << 30})
+    assert verdict_of(found, GPU) is None
+    verdict = verdict_of(replace(found, state_by_kind={"parameters": 1 << 30, "optimizer": 2 << 30}), GPU)
+    assert verdict is not None
+    assert verdict[0] == "oom_predicted"
+    assert "parameters, gradients and optimiser state of rank 0 alone take 3.0 GiB" in verdict[1]
+
+
 def test_a_device_of_unknown_memory_keeps_nobody_out() -> None:
     assert verdict_of(replace(FINE, peak_memory_bytes=1 << 50), replace(GPU, memory_gib=None)) is None
 
