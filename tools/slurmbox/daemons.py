@@ -185,8 +185,11 @@ class Keeper:
         """Kill a node's slurmd, slurmstepds and job processes, none of them with a chance to say goodbye."""
         name = f"slurmd.{node}"
         live = self.live_pid(name)
-        doomed = self._daemon_pids(name) | self._job_pids(node) | ({live} if live else set())
-        for pid in with_descendants(doomed):
+        daemons = self._daemon_pids(name) | ({live} if live else set())
+        for pid in daemons:
+            # Or a slurmstepd might still report the death of a job's process that was killed before it.
+            kill(pid, signal.SIGSTOP)
+        for pid in with_descendants(daemons | self._job_pids(node)):
             kill(pid)
         wait_until(lambda: self.live_pid(name) is None, STOP_TIMEOUT_S, 0.05)
         self._record_path(name).unlink(missing_ok=True)
