@@ -45,6 +45,13 @@ def examine(made: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
         return pool.apply(_examine, (made, rank, is_cuda))
 
 
+def _examine_after_a_whole_step(made: Cell, rank: int) -> Preflight:
+    from trainer import preflight
+
+    preflight._begin = lambda cell, model, tokens, tracker: model.run(tokens)
+    return preflight.examine(made, rank=rank, is_cuda=True)
+
+
 def even(layout: Parallelism, **changes: object) -> Cell:
     values = {"model": SHAPE, "seq_len": 64, "micro_batch": 1, **changes}
     return cell(gpus=layout.world_size, parallelism=layout, **values)
@@ -118,6 +125,23 @@ def test_every_layout_can_be_examined(name: str) -> None:
     assert found.peak_memory_bytes == sum(found.peak_by_kind.values())
     assert tuple(found.peak_by_kind) == MEMORY_KINDS
     assert all(item.group != "other" for item in found.collectives)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        TWO["fsdp accumulated"],
+        even(LAYOUTS["interleaved"]),
+        even(LAYOUTS["four dimensions"], activation_checkpointing=Checkpointing.FULL),
+    ],
+    ids=["accumulated", "interleaved", "four dimensions"],
+)
+def test_a_step_after_a_short_first_one_is_that_after_a_whole_one(made: Cell) -> None:
+    with SERVED.Pool(1) as pool:
+        whole = pool.apply(_examine_after_a_whole_step, (made, made.gpus - 1))
+    short = examine(made, rank=made.gpus - 1, is_cuda=True)
+    assert short.problem == ""
+    assert dataclasses.replace(short, time_s=None) == dataclasses.replace(whole, time_s=None)
 
 
 def traffic_of(made: Cell, *, rank: int = 0) -> dict[tuple[str, str], Traffic]:
