@@ -65,7 +65,7 @@ def _cancels(run_dir: RunDir) -> list[CancelRequested]:
 def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], err: Console) -> None:
     """What became of the request: attempts that are ended, and repeats that are not submitted (again)."""
     keys = list(dict.fromkeys(key for event in cancels for key in event.keys))
-    held = held_back(cancels, read_history(run_dir)[0])
+    held = held_back(cancels, read_history(run_dir)[0], sweep_file_of(run_dir).policy.outcomes)
     if asked.as_json:
         found = [{"cell": cell, "repeat": repeat} for cell, repeat in held]
         print(json.dumps({"run_dir": run_dir.path, "attempts": list(map(str, keys)), "held_back": found}))

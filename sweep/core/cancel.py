@@ -8,8 +8,9 @@ from sweep.core.plan import ActionKind, decide
 from sweep.core.restraint import HOLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from sweep.core.attempt import Outcome, OutcomeRule
     from sweep.core.history import History, RepeatHistory
     from sweep.core.ledger import CancelRequested, RepeatKey
 
@@ -26,17 +27,19 @@ def _can_be_held(past: RepeatHistory) -> bool:
     return past.succeeded is None and not past.held and not is_explained
 
 
-def held_back(events: Sequence[CancelRequested], history: History) -> tuple[RepeatKey, ...]:
+def held_back(
+    events: Sequence[CancelRequested], history: History, rules: Mapping[Outcome, OutcomeRule]
+) -> tuple[RepeatKey, ...]:
     """Repeats that cancels keep from being submitted; those that were given up, or explained, were not to be anyway.
 
     Args:
         events: The cancels.
         history: With these events in it.
+        rules: What the run does after each outcome.
     """
     asked = dict.fromkeys(repeat for event in events for repeat in event.repeats)
     ended = {(key.cell_id, key.repeat) for event in events for key in event.keys}
-    actions = decide(
-        [cell for cell, _ in asked], repeats=max((repeat for _, repeat in asked), default=0), history=history
-    )
+    repeats = max((repeat for _, repeat in asked), default=0)
+    actions = decide([cell for cell, _ in asked], repeats=repeats, history=history, rules=rules)
     held = {(action.cell_id, action.repeat) for action in actions if action.kind is ActionKind.HOLD}
     return tuple(key for key in asked if key in held and key not in ended)

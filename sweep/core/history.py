@@ -39,6 +39,7 @@ class AttemptState:
         reserved_at: Unix time of the reservation.
         gpu_hours: The most it can cost.
         gpus: Its GPUs.
+        is_cut: Whether its walltime was cut to end before a maintenance.
         job_id: The scheduler's id; None until it is known.
         outcome: How it ended; None while it is in flight.
         reason: Why.
@@ -57,6 +58,7 @@ class AttemptState:
     reserved_at: float
     gpu_hours: float
     gpus: int
+    is_cut: bool = False
     job_id: str | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -101,8 +103,12 @@ class RepeatHistory:
         return max((attempt.key.attempt for attempt in self.attempts), default=0)
 
     def ended(self, outcome: Outcome) -> int:
-        """How many attempts since the last reopening ended so."""
-        return sum(a.outcome is outcome for a in self.attempts if a.key.attempt > self.reopened_after)
+        """How many attempts since the last reopening ended so; a TIMEOUT of a walltime that was cut says nothing."""
+        return sum(
+            attempt.outcome is outcome and not (outcome is Outcome.TIMEOUT and attempt.is_cut)
+            for attempt in self.attempts
+            if attempt.key.attempt > self.reopened_after
+        )
 
     @property
     def succeeded(self) -> AttemptState | None:
@@ -172,7 +178,7 @@ def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> 
         if other.key.attempt == key.attempt and not other.submission:
             # It ended, or was cancelled, under a reservation that comes late.
             other.submission, other.index, other.reserved_at = event.submission, index, event.time
-            other.gpu_hours, other.gpus = event.gpu_hours, event.gpus
+            other.gpu_hours, other.gpus, other.is_cut = event.gpu_hours, event.gpus, event.is_cut
             return other
         if other.key.attempt == key.attempt:
             history.problems.append(f"attempt {key} was reserved by {other.submission} and by {event.submission}")
@@ -185,6 +191,7 @@ def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> 
         reserved_at=event.time,
         gpu_hours=event.gpu_hours,
         gpus=event.gpus,
+        is_cut=event.is_cut,
     )
     _insert(attempts, state)
     return state

@@ -32,6 +32,7 @@ class Reserved:
         tasks: Attempts by array index.
         gpu_hours: Walltime x GPUs of each task: the most it can cost.
         gpus: GPUs of each task.
+        is_cut: Whether the walltime was cut to end before a maintenance.
     """
 
     time: float
@@ -39,6 +40,7 @@ class Reserved:
     tasks: tuple[AttemptKey, ...]
     gpu_hours: float
     gpus: int
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,6 +246,7 @@ def _parse_reserved(data: dict[str, Any]) -> Reserved:
         tasks=tuple([_key(task) for task in data["tasks"]]),
         gpu_hours=_number(data["gpu_hours"]),
         gpus=_typed(int, data["gpus"]),
+        is_cut=_typed(bool, data.get("is_cut", False)),
     )
 
 

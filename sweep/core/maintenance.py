@@ -54,13 +54,13 @@ def _cut(action: Action, left_min: int, cells: Mapping[str, Cell], history: Hist
     if action.kind not in TO_SUBMIT or not 0 < left_min < action.walltime_min:
         return action
     found = measured.estimate(action.cell_id, cells[action.cell_id])
-    is_longer = (
-        history.of(action.cell_id, action.repeat).ended(Outcome.TIMEOUT) and action.cell_id not in measured.minutes
-    )
+    past = history.of(action.cell_id, action.repeat)
+    has_timed_out = any(attempt.outcome is Outcome.TIMEOUT for attempt in past.attempts)
+    is_longer = has_timed_out and action.cell_id not in measured.minutes
     if found is None or is_longer or found.minutes > left_min:
         return action
     cut = f"walltime cut from {action.walltime_min} to {left_min} min to end before a maintenance ({found.basis})"
-    return replace(action, walltime_min=left_min, reason=f"{action.reason}; {cut}")
+    return replace(action, walltime_min=left_min, is_cut=True, reason=f"{action.reason}; {cut}")
 
 
 class Measured:

@@ -50,6 +50,7 @@ class Action:
         outcome: How the last attempt ended, if one did.
         walltime_min: Minutes that a new attempt may take; 0 where none is started.
         avoid: Nodes that a new attempt keeps away from, because earlier ones blame them; the latest blamed first.
+        is_cut: Whether those minutes are fewer than the rules give, to end before a maintenance.
         hole: The table's word for a cell that is not tried (``oom_inferred``, ``paused`` ...); empty where it is.
     """
 
@@ -62,6 +63,7 @@ class Action:
     walltime_min: int = 0
     avoid: tuple[str, ...] = ()
     hole: str = ""
+    is_cut: bool = False
 
 
 _KIND_AT_LAST: Mapping[Disposition, ActionKind] = {
@@ -178,6 +180,9 @@ def _after(
     rule, used = walltimes.rules[last.outcome], past.ended(last.outcome)
     if used > rule.max_retries:
         return _KIND_AT_LAST[rule.disposition], last.key.attempt, _at_last(last, used), last.outcome
+    if last.outcome is Outcome.TIMEOUT and last.is_cut:
+        reason = "TIMEOUT of a walltime that was cut before a maintenance: again with all of it"
+        return ActionKind.RETRY, past.highest_number + 1, reason, last.outcome
     if last.outcome is Outcome.TIMEOUT and walltimes.is_exhausted(past):
         reason = f"{_at_last(last, used)}; the partition allows no more than {walltimes.of(past)} min"
         return _KIND_AT_LAST[rule.disposition], last.key.attempt, reason, last.outcome

@@ -34,6 +34,7 @@ class Submission:
         launch: How a job is started on its nodes.
         exclude: Nodes that it keeps away from; only names that the cluster knows.
         provenance: Commit, whether the tree was dirty, package versions, command.
+        is_cut: Whether the walltime is less than the cells were to have, to end before a maintenance.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Submission:
     launch: LaunchSpec
     exclude: tuple[str, ...] = ()
     provenance: Mapping[str, object] = field(default_factory=dict)
+    is_cut: bool = False
 
     @property
     def gpus(self) -> int:
@@ -81,7 +83,8 @@ class Submission:
         """
         data = parse_object(text, "submission")
         try:
-            values: dict[str, Any] = {item.name: data[item.name] for item in fields(cls)}
+            # Files of earlier versions say nothing of a cut.
+            values: dict[str, Any] = {item.name: {"is_cut": False, **data}[item.name] for item in fields(cls)}
             launch = dict(values["launch"])
             launch["runner"] = Runner(launch["runner"])
             launch["entry"], launch["port_range"] = tuple(launch["entry"]), tuple(launch["port_range"])

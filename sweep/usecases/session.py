@@ -197,4 +197,5 @@ def reservation(submission: Submission) -> Reserved:
         tasks=submission.tasks,
         gpu_hours=submission.gpu_hours,
         gpus=submission.gpus,
+        is_cut=submission.is_cut,
     )

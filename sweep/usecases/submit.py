@@ -35,6 +35,7 @@ class _Shape:
     gpus_per_node: int
     device: str
     walltime_min: int
+    is_cut: bool
     exclude: tuple[str, ...]
 
 
@@ -114,6 +115,7 @@ class Submitter:
             gpus_per_node=cell.gpus_per_node,
             device=cell.device,
             walltime_min=action.walltime_min,
+            is_cut=action.is_cut,
             exclude=excludable(wanted, known=site.nodes, usable=site.usable, needed=cell.nodes),
         )
 
@@ -131,6 +133,7 @@ class Submitter:
             gpus_per_node=shape.gpus_per_node,
             device_type=session.devices[shape.device].type,
             walltime_min=shape.walltime_min,
+            is_cut=shape.is_cut,
             sources_dir=session.sources.directory,
             sources_hash=session.sources.digest,
             launch=session.cluster.launch,

@@ -33,6 +33,7 @@ def test_a_line_keeps_its_format() -> None:
         "tasks": [{"cell_id": "89c3", "repeat": 1, "attempt": 2}],
         "gpu_hours": 8.0,
         "gpus": 16,
+        "is_cut": False,
     }
 
 

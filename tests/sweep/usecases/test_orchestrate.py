@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, JobReport, JobRun, Outcome, Phase, RankError, Verdict
+from sweep.core.attempt import OUTCOME_RULES, ErrorClass, JobReport, JobRun, Outcome, Phase, RankError, Verdict
 from sweep.core.cancel import held_back
 from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Requeued, Reserved, Submitted
 from sweep.core.plan import ActionKind
@@ -380,7 +380,7 @@ def test_a_cancel_holds_back_what_is_not_in_the_queue_yet(world: World) -> None:
     assert reasons[retried].startswith("cancelled by the user before it was submitted again; before that COMM_FAILURE")
     assert "cancelled by the user" in reasons[running]
     (event,) = _events(world, CancelRequested)
-    assert held_back([event], orchestrator.session.history) == ((retried, 1), (waiting, 1))
+    assert held_back([event], orchestrator.session.history, OUTCOME_RULES) == ((retried, 1), (waiting, 1))
     orchestrator.reconciler.cancel(world.cells)
     assert len(_events(world, CancelRequested)) == 1, "nothing is left to cancel"
     asked = world.orchestrator()
@@ -406,7 +406,7 @@ def test_a_cancel_leaves_what_is_measured_or_explained_as_it_is(world: World) ->
     orchestrator.reconciler.cancel(world.cells)
     assert orchestrator.step().actions == before
     assert {action.kind for action in before} == {ActionKind.DONE, ActionKind.EXPLAINED}
-    assert held_back(_events(world, CancelRequested), orchestrator.session.history) == ()
+    assert held_back(_events(world, CancelRequested), orchestrator.session.history, OUTCOME_RULES) == ()
 
 
 def test_a_cancel_that_the_scheduler_did_not_hear_is_repeated(world: World) -> None:

@@ -799,9 +799,16 @@ def test_a_walltime_is_cut_by_what_another_cell_of_the_model_took(world: World) 
     assert f"estimated: {first} took 1.7 min, 2.0 times its work per GPU" in action.reason
     orchestrator.step()
     assert [submission.walltime_min for submission, _ in world.reporter.submissions] == [30, 18]
+    world.scheduler.limits = replace(world.scheduler.limits, max_walltime_min=30)
     _end(world, orchestrator, "TIMEOUT")
-    orchestrator.step()
-    assert world.reporter.submissions[-1][0].walltime_min == 60, "it took longer than estimated"
+    heir = world.orchestrator()
+    action = next(a for a in heir.step().actions if a.cell_id == longer)
+    assert action.kind is ActionKind.WAIT
+    assert world.reporter.submissions[-1][0].walltime_min == 30, "all that it was to have, and not cut again"
+    _end(world, heir, "TIMEOUT")
+    action = next(a for a in heir.step().actions if a.cell_id == longer)
+    assert action.kind is ActionKind.GIVE_UP
+    assert "the partition allows no more than 30 min" in action.reason
 
 
 def test_a_cell_of_another_model_or_device_says_nothing_of_the_walltime(world: World) -> None:
