@@ -60,7 +60,8 @@ def restrained(
         policy: What the user lets happen.
         bounds: What the moment does.
     """
-    held = [_beyond_size(_barred(action, bounds), cells, bounds) for action in actions]
+    # What can never run is told first: nothing is to wait behind it.
+    held = [_beyond_size(_barred(action, bounds), cells, policy, bounds) for action in actions]
     if policy.infer_oom:
         held = _without_inferred_oom(held, cells, history)
     held = _paused(held, history, policy)
@@ -99,9 +100,12 @@ def _barred(action: Action, bounds: Bounds) -> Action:
     return action if found is None or action.kind not in TO_SUBMIT else _untried(action, *found)
 
 
-def _beyond_size(action: Action, cells: Mapping[str, Cell], bounds: Bounds) -> Action:
-    """A job above such a limit would be taken, and then wait for ever."""
-    cell = cells[action.cell_id]
+def _beyond_size(action: Action, cells: Mapping[str, Cell], policy: Policy, bounds: Bounds) -> Action:
+    """A job above such a limit of the cluster would be taken, and then wait for ever; above the policy's, unsent."""
+    cell, most_gpus = cells[action.cell_id], policy.max_concurrent_gpus
+    if action.kind in TO_SUBMIT and most_gpus is not None and cell.gpus > most_gpus:
+        reason = f"it needs {cell.gpus} GPUs; max_concurrent_gpus={most_gpus} never lets it run"
+        return _untried(action, "over_limit", reason)
     above = (limit for limit in bounds.size_limits if limit.exceeded_by(nodes=cell.nodes, gpus=cell.gpus))
     limit = next(above, None) if action.kind in TO_SUBMIT else None
     if limit is None:
@@ -276,6 +280,7 @@ def _behind(action: Action, canary: Action | None) -> Action:
 def _within_limits(
     actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
 ) -> list[Action]:
+    """What there is room for just now; what there never is room for is a hole already."""
     flying = list(history.in_flight())
     jobs, gpus = len(flying), sum(attempt.gpus for attempt in flying)
     free = math.inf if bounds.free_tasks is None else bounds.free_tasks
@@ -291,9 +296,6 @@ def _within_limits(
             held.append(_later(action, "the cluster takes no further job of this user for now"))
         elif jobs >= most_jobs:
             held.append(_later(action, f"max_concurrent_jobs={most_jobs} are in the queue"))
-        elif needed > most_gpus:
-            reason = f"it needs {needed} GPUs; max_concurrent_gpus={most_gpus} never lets it run"
-            held.append(_untried(action, "over_limit", reason))
         elif gpus + needed > most_gpus:
             held.append(_later(action, f"{gpus} of max_concurrent_gpus={most_gpus} are in the queue"))
         else:

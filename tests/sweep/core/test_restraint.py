@@ -1,15 +1,24 @@
-"""Likeness of failures, blame: pure parts of what holds attempts back."""
+"""Likeness of failures, blame, and that nothing waits for what never comes: pure parts of what holds attempts back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sweep.core.attempt import Outcome
+from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome
 from sweep.core.blame import Blame, bad_nodes, evidence_of, excludable, standing
-from sweep.core.restraint import alike
+from sweep.core.cell import cell_id
+from sweep.core.history import History, fold
+from sweep.core.ledger import CancelRequested, Ended, Event, Reopened, Reserved, Submitted
+from sweep.core.plan import TO_SUBMIT, ActionKind, decide
+from sweep.core.policy import Policy
+from sweep.core.restraint import Bounds, alike, restrained
+from sweep.core.site import SizeLimit
+from tests.fakes import TINY, tiny_cell
 
 
 @pytest.mark.parametrize(
@@ -84,3 +93,84 @@ def test_only_known_nodes_are_excluded_and_enough_are_left() -> None:
     assert of("n2", "n3", needed=1, usable={"n2", "n3"}) == ("n2",), "n1 is down, or excluded by the site already"
     assert of("n1", "n2", needed=1, usable={"n2", "n3"}) == ("n1", "n2"), "one that is down is no loss"
     assert excludable(("n1",), known=(), usable=(), needed=1) == (), "a cluster that cannot be asked excludes nothing"
+
+
+OTHER = replace(TINY, name="other")
+CELLS = {
+    cell_id(cell): cell
+    for cell in [
+        tiny_cell(nodes=2),
+        tiny_cell(nodes=1, gpus_per_node=4),
+        *(tiny_cell(nodes=4, seq_len=length) for length in (32, 64)),
+        *(tiny_cell(nodes=nodes, model=OTHER) for nodes in (1, 8)),
+    ]
+}
+
+
+def _ended(name: str, outcomes: Sequence[Outcome], *, is_held: bool, is_reopened: bool) -> Iterator[Event]:
+    """One cell's attempts, all over; what was cancelled or asked for again since."""
+    for number, outcome in enumerate(outcomes, start=1):
+        key, submission = AttemptKey(cell_id=name, repeat=1, attempt=number), f"{name}-{number}"
+        yield Reserved(time=1.0, submission=submission, tasks=(key,), gpu_hours=0.5, gpus=CELLS[name].gpus)
+        yield Submitted(time=1.0, submission=submission, jobs=(submission,))
+        yield Ended(time=2.0, key=key, outcome=outcome, reason="boom", gpu_seconds=600.0)
+    if is_held:
+        yield CancelRequested(time=3.0, keys=(), repeats=((name, 1),))
+    if is_reopened:
+        yield Reopened(time=4.0, repeats=((name, 1),))
+
+
+HISTORIES = st.tuples(
+    *(
+        st.builds(
+            _ended,
+            st.just(name),
+            st.lists(st.sampled_from(Outcome), max_size=3),
+            is_held=st.booleans(),
+            is_reopened=st.booleans(),
+        )
+        for name in CELLS
+    )
+).map(lambda told: fold(event for events in told for event in events))
+LIMITS = st.none() | st.integers(1, 8)
+POLICIES = st.builds(
+    Policy,
+    canary=st.booleans(),
+    pause_after=st.integers(0, 3),
+    infer_oom=st.booleans(),
+    max_concurrent_jobs=LIMITS,
+    max_concurrent_gpus=LIMITS,
+    budget_gpu_hours=st.none() | st.floats(0.1, 20.0),
+)
+LONG_AFTER = 1e9
+"""By then every back-off has run out."""
+BOUNDS = st.builds(
+    Bounds,
+    now=st.just(LONG_AFTER),
+    maintenance_at=st.none() | st.floats(LONG_AFTER, LONG_AFTER + 3600.0),
+    free_tasks=st.none() | st.integers(1, 8),
+    canary_helps=st.booleans(),
+    most_jobs=LIMITS,
+    size_limits=st.lists(st.builds(SizeLimit, name=st.just("QOS"), nodes=LIMITS, gpus=LIMITS), max_size=1),
+    barred=st.dictionaries(st.sampled_from(sorted(CELLS)), st.just(("oom_predicted", "too large")), max_size=2),
+)
+
+
+@given(history=HISTORIES, policy=POLICIES, bounds=BOUNDS)
+def test_with_nothing_in_flight_there_is_something_to_submit_or_nothing_waits(
+    history: History, policy: Policy, bounds: Bounds
+) -> None:
+    actions = decide(CELLS, repeats=1, history=history, rules=OUTCOME_RULES, walltime_min=60)
+    held = restrained(actions, CELLS, history, policy, bounds)
+    waits = [action for action in held if action.kind is ActionKind.LATER]
+    assert not waits or any(action.kind in TO_SUBMIT for action in held), waits
+
+
+def test_what_never_fits_the_limit_on_gpus_is_no_canary_that_others_wait_for() -> None:
+    small, large = tiny_cell(nodes=2), tiny_cell(nodes=4)
+    cells = {cell_id(cell): cell for cell in (small, large)}
+    history = fold(())
+    actions = decide(cells, repeats=1, history=history)
+    held = restrained(actions, cells, history, Policy(max_concurrent_gpus=1), Bounds(now=0.0))
+    assert [(action.kind, action.hole) for action in held] == [(ActionKind.PAUSED, "over_limit")] * 2
+    assert "it needs 2 GPUs; max_concurrent_gpus=1 never lets it run" in held[0].reason
