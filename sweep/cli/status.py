@@ -44,7 +44,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
     holder = current_holder(Path(run_dir.path))
     # Whoever watches writes down what ends; of a run that nobody watches the scheduler is asked.
     look = (look_over_run if holder is None else look_at_queue)(history, content, run_dir)
-    listed = statuses(content, history, run_dir, look=look)
+    listed = statuses(content, history, run_dir, look=look, is_watched=holder is not None)
     out, err = consoles()
     console = err if asked.as_json else out
     away = run_dir.away()

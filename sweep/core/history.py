@@ -83,7 +83,7 @@ class RepeatHistory:
     Attributes:
         attempts: By number.
         reopened_after: Number of the attempt after which retries are counted anew.
-        skipped: Why a run ended without trying it, as (kind, reason); None once it was tried, or never skipped.
+        skipped: Why a run ended without trying it, as (kind, reason); None once it was tried or reopened, or never was.
         held: The user cancelled it: it is not tried, or tried again, before it is reopened.
     """
 
@@ -316,7 +316,7 @@ def _reopened(history: History, event: Reopened) -> None:
         repeat = history.repeats.setdefault(key, RepeatHistory())
         # An attempt in flight was not what the user had given up on: how it ends is judged anew.
         over = (attempt.key.attempt for attempt in repeat.attempts if not attempt.in_flight)
-        repeat.reopened_after, repeat.held = max(over, default=0), False
+        repeat.reopened_after, repeat.held, repeat.skipped = max(over, default=0), False, None
 
 
 def _skipped(history: History, event: Skipped) -> None:

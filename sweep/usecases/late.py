@@ -12,18 +12,25 @@ if TYPE_CHECKING:
     from sweep.usecases.session import Session
 
 
-def take_late_results(session: Session) -> None:
+def take_late_results(session: Session) -> bool:
     """Let a valid result of an attempt count although the attempt was judged before it could be seen.
 
-    A repeat that was measured, or is being tried again, needs none. So this is to be called before a retry goes out.
+    A repeat that was measured, or is being tried again, needs none. So this is to be called before a retry goes out,
+    and before a run ends.
+
+    Returns:
+        Whether there was any.
     """
+    is_any = False
     for repeat in session.history.repeats.values():
         if not _may_have_one(repeat):
             continue
         for attempt in repeat.attempts:
             if attempt.outcome is not None and session.run_dir.result(attempt.key)[0] is not None:
                 _count(session, attempt)
+                is_any = True
                 break
+    return is_any
 
 
 def _may_have_one(repeat: RepeatHistory) -> bool:

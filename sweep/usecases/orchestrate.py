@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Outcome
-from sweep.core.ledger import Reopened, Skipped
+from sweep.core.ledger import Skipped
 from sweep.core.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
 from sweep.core.restraint import Bounds, pause_reason, restrained
 from sweep.core.site import UNLIMITED
@@ -16,12 +15,13 @@ from sweep.core.sweep_file import SweepFile, extended
 from sweep.ports import SchedulerError
 from sweep.usecases.late import take_late_results
 from sweep.usecases.reconcile import Reconciler
+from sweep.usecases.reopen import Reopening
 from sweep.usecases.submit import Submitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from sweep.core.attempt import JobReport
+    from sweep.core.attempt import JobReport, Outcome
     from sweep.core.cell import Cell
     from sweep.core.grid import Expansion
     from sweep.core.history import History
@@ -127,23 +127,25 @@ class Orchestrator:
         self.reconciler = Reconciler(session)
         self._submitter = Submitter(session)
         self._site = UNLIMITED
+        self._reopening = Reopening(session)
         self._is_first_step = True
 
     def reopen(self, outcomes: Collection[Outcome]) -> None:
-        """Let repeats whose last attempt ended so be tried again, although they were given up."""
-        if not outcomes:
-            return
-        chosen = [
-            (action.cell_id, action.repeat)
-            for action in self._decide()
-            if action.outcome in outcomes and action.outcome is not Outcome.SUCCEEDED and action.kind not in TO_SUBMIT
-        ]
-        if chosen:
-            self.session.record(Reopened(time=self.session.clock.now(), repeats=tuple(chosen)))
+        """Let repeats be tried again that have ended so, although they were given up (:class:`Reopening`)."""
+        self._reopening.ask(outcomes)
 
     def step(self) -> Snapshot:
-        """Settle, decide and submit once."""
-        self.reconciler.settle()
+        """Settle, decide and submit once; at the end of a run write down why cells were not tried."""
+        now = self._step()
+        if now.is_over and take_late_results(self.session):
+            # The tables have them; and what was held back behind them may go out.
+            now = self._step()
+        if now.is_over:
+            self._explain_holes(now)
+        return now
+
+    def _step(self) -> Snapshot:
+        self._settle()
         if self._is_first_step or any(action.kind is ActionKind.RETRY for action in self._decide()):
             take_late_results(self.session)
         self._is_first_step = False
@@ -155,8 +157,12 @@ class Orchestrator:
         is_any = self.session.contact.waiting or any(action.kind in TO_SUBMIT for action in self._decide())
         if is_any and self._ask_site() and self._submitter.submit(self._decide(), self._site):
             # Jobs that a local scheduler can start are started now, not at the next look.
-            self.reconciler.settle()
+            self._settle()
         return self.snapshot()
+
+    def _settle(self) -> None:
+        self.reconciler.settle()
+        self._reopening.take_up(self._decide, self.reconciler.reports)
 
     def _ask_site(self) -> bool:
         """Ask what the cluster allows; False where it is away, which is the user's to know if it never was there.
@@ -190,11 +196,10 @@ class Orchestrator:
             now = self.step()
             show(now)
             if now.is_over:
-                self.explain_holes(now)
                 return now
             self.session.clock.sleep(self.session.cluster.poll_interval_s)
 
-    def explain_holes(self, snapshot: Snapshot) -> None:
+    def _explain_holes(self, snapshot: Snapshot) -> None:
         """Write down why cells were not tried, so that the table can say so without the policy."""
         skipped: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for action in snapshot.actions:

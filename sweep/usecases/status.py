@@ -75,6 +75,7 @@ def statuses(
     actions: Sequence[Action] | None = None,
     *,
     look: Look | None = None,
+    is_watched: bool = False,
 ) -> list[RepeatStatus]:
     """Where every repeat of every cell stands, in grid order.
 
@@ -84,6 +85,7 @@ def statuses(
         run_dir: Where running cells say how far they are; None: that is not asked.
         actions: What a command would do; None: what the history alone says, as the last run left it.
         look: What the scheduler said, and what was seen of a run that nobody watches.
+        is_watched: Whether a run is at it now: then what the last one left untried may be tried after all.
     """
     axes: dict[str, Mapping[str, AxisValue]] = {}
     for point in content.points:
@@ -91,7 +93,7 @@ def statuses(
     cells = {name: content.cells[name] for name in axes}
     if actions is None:
         decided = decide(cells, repeats=content.repeats, history=history, rules=content.policy.outcomes)
-        actions = [as_left(action, history) for action in decided]
+        actions = decided if is_watched else [as_left(action, history) for action in decided]
     found = [_status(cells[action.cell_id], axes[action.cell_id], action, history, run_dir) for action in actions]
     return found if look is None else [_seen(status, look) for status in found]
 

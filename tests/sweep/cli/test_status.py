@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters.blame_file import BlameFile, blame_path
+from sweep.adapters.lease import Lease
 from sweep.cli.main import main
 from sweep.core.attempt import OUTCOME_RULES, Outcome
 from sweep.core.blame import Blame
-from sweep.core.ledger import Ended, Reserved
+from sweep.core.ledger import Ended, Reserved, Skipped
 from sweep.core.policy import Policy
 from tests.analysis.factory import RunDir
 
@@ -92,3 +93,20 @@ def test_without_a_budget_there_is_no_word_of_one(tmp_path: Path, capsys: pytest
     assert main(["status", f"run_dir={run}"]) == 0
     printed = capsys.readouterr()
     assert "budget of" not in printed.out + printed.err
+
+
+def test_what_the_last_run_left_untried_is_shown_so_only_while_no_run_is_at_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDir(tmp_path / "run")
+    key = run.key(nodes=1)
+    run.events.append(Skipped(time=1.0, repeats=((key.cell_id, 1),), kind="paused", reason="three failed alike"))
+    run.save()
+
+    def states() -> list[str]:
+        assert main(["status", f"run_dir={run.path}", "--json"]) == 0
+        return [cell["state"] for cell in json.loads(capsys.readouterr().out)["cells"] if cell["cell"] == key.cell_id]
+
+    assert states() == ["paused"]
+    with Lease(run.path):
+        assert states() == ["submit"]

@@ -15,6 +15,7 @@ from sweep.core.ledger import (
     Refused,
     Released,
     Reopened,
+    Skipped,
 )
 from tests.events import EVENTS, ended, key, reserved, submitted
 
@@ -206,6 +207,13 @@ def test_an_attempt_in_flight_is_not_what_was_reopened() -> None:
 
 def test_reopening_what_was_never_run_changes_nothing() -> None:
     assert fold([Reopened(time=5.0, repeats=(("c", 1),))]).of("c", 1).reopened_after == 0
+
+
+def test_what_was_skipped_and_is_asked_for_again_is_not_skipped_any_more() -> None:
+    repeats = (("c", 1),)
+    skipped = Skipped(time=4.0, repeats=repeats, kind="paused", reason="three failed")
+    assert fold([skipped]).of("c", 1).skipped == ("paused", "three failed")
+    assert fold([skipped, Reopened(time=5.0, repeats=repeats)]).of("c", 1).skipped is None
 
 
 # --- properties of the fold

@@ -4,12 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import OUTCOME_RULES, ErrorClass, JobReport, JobRun, Outcome, Phase, RankError, Verdict
+from sweep.core.attempt import (
+    OUTCOME_RULES,
+    AttemptKey,
+    ErrorClass,
+    JobReport,
+    JobRun,
+    Outcome,
+    Phase,
+    RankError,
+    Verdict,
+)
 from sweep.core.cancel import held_back
-from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Requeued, Reserved, Submitted
+from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Requeued, Reserved, Skipped, Submitted
 from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
-from sweep.core.record import AttemptFile
+from sweep.core.record import AttemptFile, Result
 from sweep.core.submission import Submission
 from sweep.ports import SchedulerError, SchedulerUnreachableError, SubmissionRejectedError, SubmissionUncertainError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
@@ -230,6 +240,53 @@ def test_a_refused_submission_shows_the_schedulers_own_words_and_is_not_repeated
     assert "invalid partition specified: debgu" in now.actions[0].reason
     assert len(_events(world, Refused)) == 1
     assert exit_code(now) == 1
+
+
+def test_a_result_that_appears_while_others_run_counts_at_the_end_of_the_run(world: World) -> None:
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    early, late = world.scheduler.live_jobs()
+    world.run_dir.rank_errors[world.scheduler.keys[late]] = [_rank_error(ErrorClass.EXCEPTION)]
+    world.scheduler.say(late, "FAILED")
+    assert [action.kind for action in orchestrator.step().actions].count(ActionKind.GIVE_UP) == 1
+    world.run_dir.results[world.scheduler.keys[late]] = result_of(world.scheduler.keys[late])
+    world.finish(early)
+    now = orchestrator.step()
+    assert now.is_over
+    assert exit_code(now) == 0
+
+
+def test_what_waited_behind_a_result_that_appears_at_the_end_goes_out(world: World) -> None:
+    world.policy = Policy()
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (canary,) = world.scheduler.live_jobs()
+    world.scheduler.say(canary, "COMPLETED")
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    key = world.scheduler.keys[canary]
+    look = world.run_dir.result
+
+    def after_it_was_judged(wanted: AttemptKey) -> tuple[Result | None, str]:
+        is_judged = any(event.key == key for event in _events(world, Ended))
+        return (result_of(key), "") if wanted == key and is_judged else look(wanted)
+
+    world.run_dir.result = after_it_was_judged  # type: ignore[method-assign]  # a file system that lags
+    now = orchestrator.step()
+    assert [action.kind for action in now.actions] == [ActionKind.DONE, ActionKind.WAIT]
+
+
+def test_why_cells_were_not_tried_is_written_down_although_nobody_watches(world: World) -> None:
+    world.policy = Policy()
+    world.orchestrator().step()
+    (canary,) = world.scheduler.live_jobs()
+    world.run_dir.rank_errors[world.scheduler.keys[canary]] = [_rank_error(ErrorClass.EXCEPTION)]
+    world.scheduler.say(canary, "FAILED")
+    assert world.orchestrator().step().is_over
+    (skipped,) = _events(world, Skipped)
+    assert (skipped.kind, len(skipped.repeats)) == ("paused", 1)
+    world.orchestrator().step()
+    assert len(_events(world, Skipped)) == 1, "it is said once"
 
 
 def test_a_submit_limit_holds_cells_back_and_later_takes_them(world: World) -> None:
