@@ -129,12 +129,14 @@ class History:
         problems: Events that contradict what went before, in words.
         unreserved: Events of submissions whose reservation is not there (its line is damaged). Which attempts they
             are about is not known until a reservation of that name comes, be it late; then they are taken in.
+        changes: Goes up with every event that is taken in after the first ones were folded.
     """
 
     repeats: dict[RepeatKey, RepeatHistory] = field(default_factory=dict)
     submissions: dict[str, list[AttemptState]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     unreserved: dict[str, list[Submitted | Refused | Released]] = field(default_factory=dict)
+    changes: int = field(default=0, compare=False)
 
     def of(self, cell_id: str, repeat: int) -> RepeatHistory:
         """Attempts at one repeat; empty where there were none."""
@@ -158,6 +160,7 @@ class History:
 
     def apply(self, event: Event) -> None:
         """Take one more event in."""
+        self.changes += 1
         _APPLY[type(event)](self, event)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import Outcome
@@ -33,6 +34,7 @@ def needs_more_memory(cell: Cell, other: Cell) -> bool:
     return cell.grad_accum > 1 or other.grad_accum == 1
 
 
+@lru_cache(maxsize=1 << 16)  # the cells of a run are asked for after every change
 def _without_sizes(cell: Cell) -> Cell:
     return replace(cell, micro_batch=1, seq_len=1, global_batch=1)
 

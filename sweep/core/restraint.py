@@ -76,6 +76,12 @@ def restrained(
     return _within_limits(held, cells, history, policy, bounds)
 
 
+def passes_with_time(actions: Sequence[Action], bounds: Bounds) -> bool:
+    """Whether restrained actions may be others later although nothing happens: a back-off, a maintenance to come."""
+    is_near = bounds.maintenance_at is not None
+    return is_near or any(action.kind is ActionKind.LATER and action.outcome is not None for action in actions)
+
+
 HOLES: Mapping[str, ActionKind] = {
     "oom_inferred": ActionKind.EXPLAINED,
     "oom_predicted": ActionKind.EXPLAINED,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.ledger import Skipped
 from sweep.core.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
-from sweep.core.restraint import Bounds, pause_reason, restrained
+from sweep.core.restraint import Bounds, passes_with_time, pause_reason, restrained
 from sweep.core.site import UNLIMITED
 from sweep.core.spec import SchedulerKind
 from sweep.core.sweep_file import SweepFile, extended
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sweep.core.cell import Cell
     from sweep.core.grid import Expansion
     from sweep.core.history import History
+    from sweep.core.site import Site
     from sweep.core.spec import SweepSpec
     from sweep.ports import RunDirectory
     from sweep.usecases.session import Session
@@ -128,6 +129,7 @@ class Orchestrator:
         self._submitter = Submitter(session)
         self._site = UNLIMITED
         self._reopening = Reopening(session)
+        self._decided: _Decided | None = None
         self._is_first_step = True
 
     def reopen(self, outcomes: Collection[Outcome]) -> None:
@@ -188,7 +190,7 @@ class Orchestrator:
 
     def snapshot(self) -> Snapshot:
         """Where the run stands."""
-        return Snapshot(actions=tuple(self._decide()), reports=self.reconciler.reports)
+        return Snapshot(actions=self._decide(), reports=self.reconciler.reports)
 
     def watch(self, show: Callable[[Snapshot], None]) -> Snapshot:
         """Step until all is measured or explained, showing where it stands after each step."""
@@ -212,7 +214,18 @@ class Orchestrator:
             now = self.session.clock.now()
             self.session.record(Skipped(time=now, repeats=tuple(repeats), kind=kind, reason=reason))
 
-    def _decide(self) -> list[Action]:
+    def _decide(self) -> tuple[Action, ...]:
+        """One action for every repeat; worked out anew only where what they rest on is not as it was."""
+        second = int(self.session.clock.now())
+        basis = (self.session.history.changes, self._site)
+        if self._decided is None or not self._decided.holds(basis, second):
+            bounds = self._bounds()
+            actions = self._decide_anew(bounds)
+            until = second if passes_with_time(actions, bounds) else None
+            self._decided = _Decided(basis=basis, second=until, actions=actions)
+        return self._decided.actions
+
+    def _decide_anew(self, bounds: Bounds) -> tuple[Action, ...]:
         session = self.session
         actions = decide(
             session.cells,
@@ -222,7 +235,11 @@ class Orchestrator:
             walltime_min=session.cluster.walltime_min,
             longest_walltime_min=self._site.max_walltime_min,
         )
-        bounds = Bounds(
+        return tuple(restrained(actions, session.known or session.cells, session.history, session.policy, bounds))
+
+    def _bounds(self) -> Bounds:
+        session = self.session
+        return Bounds(
             now=session.clock.now(),
             free_tasks=self._site.free_tasks,
             most_jobs=session.cluster.slurm.max_concurrent_jobs,
@@ -231,7 +248,24 @@ class Orchestrator:
             canary_helps=session.canary_helps,
             barred=session.barred,
         )
-        return restrained(actions, session.known or session.cells, session.history, session.policy, bounds)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Decided:
+    """Actions, and what they rest on.
+
+    Attributes:
+        basis: Number of changes to the history, and the site.
+        second: Unix time, of actions that hold for this second only; None: time alone changes none.
+        actions: One for every repeat.
+    """
+
+    basis: tuple[int, Site]
+    second: int | None
+    actions: tuple[Action, ...]
+
+    def holds(self, basis: tuple[int, Site], second: int) -> bool:
+        return self.basis == basis and self.second in (None, second)
 
 
 def exit_code(snapshot: Snapshot) -> int:

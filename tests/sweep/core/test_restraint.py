@@ -14,9 +14,9 @@ from sweep.core.blame import Blame, bad_nodes, evidence_of, excludable, standing
 from sweep.core.cell import cell_id
 from sweep.core.history import History, fold
 from sweep.core.ledger import CancelRequested, Ended, Event, Reopened, Reserved, Submitted
-from sweep.core.plan import TO_SUBMIT, ActionKind, decide
+from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
 from sweep.core.policy import Policy
-from sweep.core.restraint import Bounds, alike, restrained
+from sweep.core.restraint import Bounds, alike, passes_with_time, restrained
 from sweep.core.site import SizeLimit
 from tests.fakes import TINY, tiny_cell
 
@@ -164,6 +164,21 @@ def test_with_nothing_in_flight_there_is_something_to_submit_or_nothing_waits(
     held = restrained(actions, CELLS, history, policy, bounds)
     waits = [action for action in held if action.kind is ActionKind.LATER]
     assert not waits or any(action.kind in TO_SUBMIT for action in held), waits
+
+
+@given(
+    history=HISTORIES, policy=POLICIES, bounds=BOUNDS, now=st.floats(2.0, 4000.0), later_s=st.floats(0.0, LONG_AFTER)
+)
+def test_time_alone_changes_nothing_where_no_back_off_runs_and_no_maintenance_comes(
+    history: History, policy: Policy, bounds: Bounds, now: float, later_s: float
+) -> None:
+    actions = decide(CELLS, repeats=1, history=history, rules=OUTCOME_RULES, walltime_min=60)
+
+    def at(time: float) -> list[Action]:
+        return restrained(actions, CELLS, history, policy, replace(bounds, now=time))
+
+    first = at(now)
+    assert passes_with_time(first, bounds) or at(now + later_s) == first
 
 
 def test_what_never_fits_the_limit_on_gpus_is_no_canary_that_others_wait_for() -> None:

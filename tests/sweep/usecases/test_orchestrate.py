@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from sweep.core.attempt import (
 )
 from sweep.core.cancel import held_back
 from sweep.core.ledger import CancelRequested, Ended, Event, Refused, Released, Requeued, Reserved, Skipped, Submitted
-from sweep.core.plan import ActionKind
+from sweep.core.plan import Action, ActionKind, decide
 from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile, Result
 from sweep.core.submission import Submission
@@ -56,6 +57,27 @@ def test_cells_with_the_same_resources_go_out_in_one_submission(world: World) ->
     world.cells = {cell_id(cell): cell for cell in cells}
     world.orchestrator().step()
     assert sorted(len(jobs) for jobs in world.scheduler.by_name.values()) == [1, 3]
+
+
+def test_a_look_at_which_nothing_happened_works_nothing_out_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 10,000 cells that is what a watcher's processor time goes into."""
+    world.policy = replace(world.policy, max_concurrent_jobs=1)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    worked_out: list[int] = []
+
+    def counted(cells: Iterable[str], **given: object) -> list[Action]:
+        worked_out.append(1)
+        return decide(cells, **given)  # type: ignore[arg-type]  # handed on
+
+    monkeypatch.setattr("sweep.usecases.orchestrate.decide", counted)
+    world.clock.sleep(CLUSTER.poll_interval_s)
+    now = orchestrator.step()
+    assert worked_out == []
+    (job,) = world.scheduler.live_jobs()
+    world.finish(job)
+    assert orchestrator.step().actions != now.actions
+    assert worked_out
 
 
 def test_a_second_run_repeats_nothing(world: World) -> None:
