@@ -103,7 +103,8 @@ class Scheduler(Protocol):
         Args:
             job_ids: The jobs asked about; each is in the answer (:data:`sweep.core.attempt.ABSENT` where unknown).
             since: Unix time before which none of them was submitted.
-            names: By job its submission's name: what has its id under another name is another job, and it is absent.
+            names: By job its submission's name: what has its id and is not of that submission is another job. Then
+                this one is absent, with the reason; of nothing else that is absent there is a reason.
 
         Raises:
             SchedulerError: If it cannot be asked: then nothing is known.
@@ -157,8 +158,8 @@ class Scheduler(Protocol):
         """Ask for the end of jobs, which may take a while; those that are over already are no error.
 
         Args:
-            jobs: Job ids with the names of their submissions: what has the id under another name, or is another
-                user's, is left alone.
+            jobs: Job ids with the names of their submissions: what has the id and is of no such submission, or
+                another user's, is left alone.
             only_pending: Leave those alone that have begun.
 
         Returns:
@@ -223,8 +224,10 @@ class RunDirectory(Protocol):
         """
         ...
 
-    def job_that_began(self, name: str) -> str:
-        """The job that runs a submission (the id that its tasks share), by its own claim; empty where none has begun.
+    def job_that_began(self, name: str) -> str | None:
+        """The job that runs a submission (the id that its tasks share), by its own claim.
+
+        None where none has begun, and empty where none ever will: the submission was withdrawn.
 
         Raises:
             RecordError: If the claim is damaged.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sweep.core.attempt import ABSENT, AttemptKey, JobReport, JobRun, Outcome, Phase, RankError, Verdict, slurm_state
 from sweep.core.blame import Blame
@@ -179,8 +179,8 @@ class MemoryRunDirectory:
             raise RecordError(self.damaged[name])
         return self.submissions[name]
 
-    def job_that_began(self, name: str) -> str:
-        return self.claims.get(name, "")
+    def job_that_began(self, name: str) -> str | None:
+        return self.claims.get(name)
 
     def withdraw(self, name: str) -> str:
         return self.claims.setdefault(name, "")
@@ -229,6 +229,8 @@ class FakeScheduler:
     takes_it_all_the_same: bool = False
     poll_error: Exception | None = None
     polls: int = 0
+    not_ours: set[str] = field(default_factory=set)
+    """Jobs that have another name than their submission's."""
     find_error: Exception | None = None
     runs: dict[str, list[JobRun]] = field(default_factory=dict)
     """What accounting knows of jobs that were requeued."""
@@ -276,7 +278,8 @@ class FakeScheduler:
         self.polls += 1
         if self.poll_error is not None:
             raise self.poll_error
-        return {job: self.states.get(job, ABSENT) for job in job_ids}
+        others = {job: replace(ABSENT, reason=f"{job} is another's") for job in self.not_ours if job in (names or {})}
+        return {job: others.get(job) or self.states.get(job, ABSENT) for job in job_ids}
 
     def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
         self.asked_for_runs += 1

@@ -165,15 +165,17 @@ class RunDir:
         """
         return Submission.parse((self._path / submission_file(name)).read_text())
 
-    def job_that_began(self, name: str) -> str:
-        """The job that runs a submission (the id that its tasks share), by its own claim; empty where none has begun.
+    def job_that_began(self, name: str) -> str | None:
+        """The job that runs a submission (the id that its tasks share), by its own claim.
+
+        None where none has begun, and empty where none ever will: the submission was withdrawn.
 
         Raises:
             RecordError: If the claim is damaged.
             OSError: If it cannot be read.
         """
         held = _claim(name, lambda: read(self._path / claim_file(name)))
-        return "" if held is None else held.job_id
+        return None if held is None else held.job_id
 
     def withdraw(self, name: str) -> str:
         """See to it that no job begins a submission from now on; gives the job that has begun before, empty: none.

@@ -149,7 +149,9 @@ class SlurmScheduler:
             return {}
         ours = {base_of(job_id): name for job_id, name in (names or {}).items()}
         queue = read_squeue(self._squeue(SQUEUE_FORMAT), ours)
-        accounting = self._told(job_ids, queue, since, ours) if self._spec.sacct else Rows()
+        # Accounting has a changed name, too, but no script: what the queue knows for ours is ours there.
+        unproven = {base: name for base, name in ours.items() if base not in queue.arrays}
+        accounting = self._told(job_ids, queue, since, unproven) if self._spec.sacct else Rows()
         reports = {job_id: self._report(job_id, queue, accounting) for job_id in job_ids}
         return self._with_memory(reports, since) if self._spec.sacct else reports
 
@@ -264,7 +266,7 @@ class SlurmScheduler:
         if wrong:
             raise SchedulerError(f"no ids of Slurm jobs, so nothing was cancelled: {', '.join(map(repr, wrong))}")
         owners = self._owners(jobs)
-        ours = [job for job, name in jobs.items() if owners.names.get(base_of(job)) == name]
+        ours = [job for job, name in jobs.items() if owners.has(job, name)]
         for ids in argument_chunks([job for job in ours if job in owners.pending] if only_pending else ours):
             self._commands.ask(["scancel", *ids], unless=_OVER_ALREADY)
         others = {job: owners.names[base_of(job)] for job in jobs if job not in ours and base_of(job) in owners.names}

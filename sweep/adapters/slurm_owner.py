@@ -6,10 +6,10 @@ import pwd
 import re
 from dataclasses import dataclass, field
 
-from sweep.adapters.slurm_text import parse_row_id
+from sweep.adapters.slurm_text import base_of, is_script_of, parse_row_id, split_script
 from sweep.core.attempt import Phase, slurm_state
 
-OWNER_FORMAT = "%i|%T|%U|%u|%j"
+OWNER_FORMAT = "%i|%T|%U|%u|%j|%o"
 _CANCELLED_BY = re.compile(r"CANCELLED by (\d+)")
 
 
@@ -19,11 +19,18 @@ class Owners:
 
     Attributes:
         names: By job or array its name and, where it is another user's, that user's.
+        scripts: By job or array its job script, of this user's.
         pending: Jobs and array tasks that have not begun.
     """
 
     names: dict[str, str] = field(default_factory=dict)
+    scripts: dict[str, str] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
+
+    def has(self, job_id: str, submission: str) -> bool:
+        """Whether what has an id now is this user's job of a submission: by its name, or by its script."""
+        base = base_of(job_id)
+        return self.names.get(base) == submission or is_script_of(submission, self.scripts.get(base, ""))
 
 
 def read_owners(text: str, user: str) -> Owners:
@@ -35,11 +42,15 @@ def read_owners(text: str, user: str) -> Owners:
     """
     owners = Owners()
     for line in text.splitlines():
-        row_id, state, uid, owner, name = (*line.split("|", 4), "", "", "", "")[:5]
+        row_id, state, uid, owner, rest = (*line.split("|", 4), "", "", "", "")[:5]
+        name, script = split_script(rest)
         named = parse_row_id(row_id)
         if named is None:
             continue
-        owners.names[named[0]] = name if user in (uid, owner) else f"{name} of {owner}"
+        is_mine = user in (uid, owner)
+        owners.names[named[0]] = name if is_mine else f"{name} of {owner}"
+        if is_mine:
+            owners.scripts[named[0]] = script
         if slurm_state(state).phase is Phase.PENDING:
             owners.pending.update(named[1])
     return owners

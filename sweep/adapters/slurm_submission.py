@@ -11,6 +11,7 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
 from sweep.adapters.slurm_refusal import error_of
 from sweep.adapters.slurm_script import launch_command, sbatch_parameters
+from sweep.adapters.slurm_text import script_name
 from sweep.core.record import SUBMISSION_LOGS_DIR
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
@@ -56,7 +57,7 @@ class LaunchExecutor(SlurmExecutor):
         submitit's own runs sbatch without a time-out and with this process's whole environment, prints its errors, and
         renames the script afterwards, which a crash in between would leave undone.
         """
-        script = self.folder / f"{self._submission.name}.sh"
+        script = self.folder / script_name(self._submission.name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             script.write_text(self._make_submission_file_text(command, self._submission.name))

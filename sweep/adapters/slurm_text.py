@@ -15,8 +15,8 @@ from sweep.core.hostlist import expand_hostlist
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-# The reason is last: an administrator's words may hold anything, a separator too. So may a name that is not ours.
-SQUEUE_FORMAT = "%i|%j|%T|%N|%S|%e|%r"
+# The reason is late: an administrator's words may hold anything, a separator too. So may a name that is not ours.
+SQUEUE_FORMAT = "%i|%j|%T|%N|%S|%e|%r|%o"
 RUNS_FORMAT = "JobID,Start,End"
 SACCT_FORMAT = "JobID,JobName,State,NodeList,Start,End,ExitCode,Reason"
 
@@ -44,13 +44,17 @@ class Rows:
     others: dict[str, str] = field(default_factory=dict)
     arrays: set[str] = field(default_factory=set)
 
-    def add(self, row_id: str, name: str, report: JobReport, names: Mapping[str, str]) -> None:
-        """Take in one row; a first column that is no job id (a step, a banner) is passed over."""
+    def add(self, row_id: str, name: str, report: JobReport, names: Mapping[str, str], script: str = "") -> None:
+        """Take in one row; a first column that is no job id (a step, a banner) is passed over.
+
+        Of a job that is named only a row under its name, or with its script, counts: the name can be changed, by
+        ``scontrol update`` or by a site's job_submit plugin.
+        """
         named = parse_row_id(row_id)
         if named is None:
             return
         base, ids, is_whole = named
-        if names.get(base, name) != name:
+        if base in names and name != names[base] and not is_script_of(names[base], script):
             self.others[base] = name
             return
         self.arrays.add(base)
@@ -62,6 +66,25 @@ class Rows:
 def base_of(job_id: str) -> str:
     """The array that a task belongs to; a plain job's own id."""
     return job_id.partition("_")[0]
+
+
+def script_name(submission: str) -> str:
+    """What a submission's job script is called, whatever becomes of the job's name."""
+    return f"{submission}.sh"
+
+
+def is_script_of(submission: str, script: str) -> bool:
+    """Whether a job's command, as squeue has it, is a submission's job script."""
+    return script.endswith(f"/{script_name(submission)}")
+
+
+def split_script(text: str) -> tuple[str, str]:
+    """What stands before the last column, and that one: a job's command (%o); empty where it has no script."""
+    before, separator, command = text.rpartition("|")
+    if command.strip() in _UNKNOWN:
+        return (before, "") if separator and command else (text, "")
+    before, separator, path = text.partition("|/")
+    return (before, f"/{path}") if separator else (text, "")
 
 
 def parse_row_id(text: str) -> tuple[str, list[str], bool] | None:
@@ -99,13 +122,13 @@ def _parse_indices(text: str) -> tuple[list[int], bool]:
 
 
 def read_squeue(text: str, names: Mapping[str, str] = NO_NAMES) -> Rows:
-    """Rows of ``squeue -h -o SQUEUE_FORMAT``; of an array that is named, only those under its name."""
-    return _read(text, _squeue_report, names)
+    """Rows of ``squeue -h -o SQUEUE_FORMAT``; of an array that is named, only those under its name or of its script."""
+    return _read(map(split_script, text.splitlines()), _squeue_report, names)
 
 
 def read_sacct(text: str, names: Mapping[str, str] = NO_NAMES) -> Rows:
     """Rows of ``sacct -X -P -n -o SACCT_FORMAT``; of an array that is named, only those under its name."""
-    return _read(text, _sacct_report, names)
+    return _read(((line, "") for line in text.splitlines()), _sacct_report, names)
 
 
 def read_runs(text: str) -> dict[str, list[JobRun]]:
@@ -127,16 +150,16 @@ def bases(text: str) -> list[str]:
     return list(dict.fromkeys(item[0] for item in named if item is not None))
 
 
-def _read(text: str, report: Callable[[list[str]], JobReport], names: Mapping[str, str]) -> Rows:
+def _read(lines: Iterable[tuple[str, str]], report: Callable[[list[str]], JobReport], names: Mapping[str, str]) -> Rows:
     rows = Rows()
-    for line in text.splitlines():
+    for line, script in lines:
         row_id, *fields = line.split("|")
         if len(fields) == 1:
             # A line cut short, in its name perhaps, still says that the job is there.
             rows.add(row_id, names.get(base_of(row_id), ""), report([""] * 6), names)
         elif fields:
             name, *others = fields
-            rows.add(row_id, name, report([*others, *[""] * 6]), names)
+            rows.add(row_id, name, report([*others, *[""] * 6]), names, script)
     return rows
 
 

@@ -10,6 +10,7 @@ from sweep.core.policy import Policy
 from sweep.core.site import UNLIMITED
 from sweep.core.spec import ClusterSpec, SchedulerKind
 from sweep.ports import SchedulerError
+from sweep.usecases.queue import reports_of
 from sweep.usecases.reconcile import Reconciler
 from sweep.usecases.session import Session, Sources
 
@@ -54,9 +55,7 @@ def look_over(history: History, *, run_dir: RunDirectory, scheduler: Scheduler, 
     reports: Mapping[str, JobReport] | None = None
     problem = ""
     try:
-        since = min((attempt.reserved_at for attempt in flying), default=0.0)
-        names = {str(attempt.job_id): attempt.submission for attempt in flying}
-        reports = scheduler.poll(names.keys(), since=since, names=names)
+        reports = reports_of(flying, history=history, scheduler=scheduler, run_dir=run_dir)
     except SchedulerError as error:
         problem = str(error)
     session = _session(history, run_dir, scheduler, clock)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from sweep.core.record import RecordError
 from sweep.ports import SchedulerError, SchedulerUnreachableError
+from sweep.usecases.queue import began, seems_anothers
 from sweep.usecases.sightings import Sightings
 
 if TYPE_CHECKING:
-    from sweep.core.attempt import AttemptKey
+    from sweep.core.attempt import AttemptKey, JobReport
     from sweep.core.history import AttemptState
     from sweep.usecases.session import Session
 
@@ -81,15 +82,27 @@ class LookUp:
         """Whether another job runs an attempt's submission, which is in the queue twice: then that one is watched."""
         session, name = self._session, attempt.submission
         try:
-            began = session.run_dir.job_that_began(name)
+            job = session.run_dir.job_that_began(name)
         except (OSError, RecordError):
             return False
-        jobs = session.scheduler.jobs_of(began, len(session.history.submissions[name])) if began else ()
+        jobs = session.scheduler.jobs_of(job, len(session.history.submissions[name])) if job else ()
         if not jobs or jobs[attempt.index] == attempt.job_id:
             return False
         session.reporter.note(f"submission {name} was not begun by job {attempt.job_id} but by {jobs[attempt.index]}")
         session.adopt(name, jobs)
         return True
+
+    def is_barred(self, attempt: AttemptState, report: JobReport) -> bool:
+        """Whether an absent job cannot run (on): its submission is withdrawn now, unless a job of it began before."""
+        session = self._session
+        session.check_lease()
+        try:
+            job = session.run_dir.withdraw(attempt.submission)
+        except RecordError:
+            return True  # a claim that is damaged lets nothing begin
+        if not job:
+            return True
+        return not self.follow(attempt) and not (seems_anothers(report) and began(attempt, session.run_dir))
 
     def _never_arrived(self, name: str) -> bool:
         grace_s = min(_LOOK_UP_GRACE_S, self._session.cluster.lost_after_s) if self._session.scheduler.keeps_jobs else 0

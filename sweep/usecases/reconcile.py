@@ -27,6 +27,7 @@ from sweep.core.restraint import beyond_budget
 from sweep.core.waiting import held_hint
 from sweep.ports import SchedulerError
 from sweep.usecases.lookup import LookUp
+from sweep.usecases.queue import names_of, reports_of
 from sweep.usecases.requeues import Requeues, waited_when_it_ended
 from sweep.usecases.sightings import Sightings
 from sweep.usecases.stops import Stops
@@ -95,10 +96,9 @@ class Reconciler:
         self._stops.tell()
 
     def _poll(self, flying: Sequence[AttemptState]) -> Mapping[str, JobReport] | None:
-        since = min(attempt.reserved_at for attempt in flying)
+        session = self._session
         try:
-            names = _names(flying)
-            reports = self._session.scheduler.poll(names.keys(), since=since, names=names)
+            reports = reports_of(flying, history=session.history, scheduler=session.scheduler, run_dir=session.run_dir)
         except SchedulerError as error:
             if str(error) != self._last_failure:
                 self._session.reporter.note(f"the scheduler cannot be asked ({error}); nothing is decided until it can")
@@ -134,8 +134,18 @@ class Reconciler:
                 return
             if self._is_settled(attempt, report, self._ended.lasting(job, now)):
                 self._end(attempt, report)
-        elif self._has_result(attempt) or self._absent.lasting(job, now) >= self._session.cluster.lost_after_s:
+        elif self._has_result(attempt) or (
+            self._absent.lasting(job, now) >= self._session.cluster.lost_after_s
+            and self._is_gone_for_good(attempt, report)
+        ):
             self._end(attempt, report)
+
+    def _is_gone_for_good(self, attempt: AttemptState, report: JobReport) -> bool:
+        """Whether a job that is absent cannot begin any more; else it could run beside the next attempt's."""
+        beside = self._session.history.submissions[attempt.submission]
+        if any(self._reports.get(str(one.job_id), ABSENT).phase is not Phase.ABSENT for one in beside if one.in_flight):
+            return True  # its array is known, and it is not in it
+        return self._look_up.is_barred(attempt, report)
 
     def _watch(self, attempt: AttemptState, report: JobReport, now: float) -> None:
         if report.phase is Phase.PENDING:
@@ -346,12 +356,7 @@ class Reconciler:
         if flying or repeats:
             keys = tuple(attempt.key for attempt in flying)
             session.record(CancelRequested(time=session.clock.now(), keys=keys, repeats=repeats))
-            self._stops.cancel(_names(flying))
-
-
-def _names(attempts: Iterable[AttemptState]) -> dict[str, str]:
-    """Job ids with the names of their submissions, of those attempts that have a job."""
-    return {attempt.job_id: attempt.submission for attempt in attempts if attempt.job_id is not None}
+            self._stops.cancel(names_of(flying))
 
 
 def _gpu_seconds(

@@ -137,3 +137,26 @@ def test_a_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled_for_it(
             assert {slurm.squeue_state(job) for job in others} <= {"RUNNING", "PENDING"}
         finally:
             slurm.run("scancel", *others)
+
+
+def test_a_job_whose_name_is_changed_stays_watched_is_measured_once_and_can_be_cancelled(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """As ``scontrol update`` does it, or a site's job_submit plugin to every job."""
+    run = fault_run(
+        slurm, tmp_path, "renamed", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false",
+        plan={"32": "ten_steps", "64": "slow"}, lost_after_s=2,
+    )  # fmt: skip
+    watched = run.shell.start(*run.words)
+    run.wait_running(2)
+    mine, other = run.job_of(32), run.job_of(64)
+    for job in (mine, other):
+        slurm.run("scontrol", "update", f"jobid={job}", "jobname=mine")
+    wait_for(lambda: run.outcomes() == ["SUCCEEDED"], 60, "the one is measured")
+    assert slurm.squeue_state(other) == "RUNNING"
+    assert run.shell.run("cancel", "--all", f"run_dir={run.run_dir}").code == 0
+    text, _ = watched.communicate(timeout=60)
+    assert watched.returncode == 1, text
+    assert run.outcomes() == ["SUCCEEDED", "CANCELLED"]
+    assert slurm.squeue_state(other) != "RUNNING"
+    run.audit(by_sacct=False)

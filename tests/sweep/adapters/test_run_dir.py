@@ -224,7 +224,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, mo
 
 
 def test_a_submission_that_no_job_has_begun_can_be_withdrawn_and_stays_so(run_dir: RunDir) -> None:
-    assert run_dir.job_that_began("s") == ""
+    assert run_dir.job_that_began("s") is None
     assert run_dir.withdraw("s") == ""
     assert run_dir.withdraw("s") == ""
     assert run_dir.job_that_began("s") == ""

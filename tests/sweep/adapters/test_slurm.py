@@ -431,7 +431,7 @@ def test_cancel_ends_exactly_the_jobs_given_in_one_call(slurm: FakeSlurm) -> Non
     slurm.answers("squeue", out=OURS)
     assert slurm.scheduler().cancel({"42_1": "s1", "42_3": "s1", "44": "s2"}) == []
     assert slurm.calls("scancel") == ["42_1 42_3 44"]
-    assert slurm.calls("squeue") == ["--array -h -t all -j 42,44 -o %i|%T|%U|%u|%j"]
+    assert slurm.calls("squeue") == ["--array -h -t all -j 42,44 -o %i|%T|%U|%u|%j|%o"]
 
 
 def test_a_job_under_another_name_or_of_another_user_is_left_alone(slurm: FakeSlurm) -> None:
@@ -442,6 +442,19 @@ def test_a_job_under_another_name_or_of_another_user_is_left_alone(slurm: FakeSl
     assert told == [
         "45 is now the id of another job, s3 of bob: it is left alone",
         "46 is now the id of another job, a|sweep|of|mine: it is left alone",
+    ]
+
+
+def test_a_job_whose_name_was_changed_is_cancelled_as_its_script_says_whose_it_is(slurm: FakeSlurm) -> None:
+    rows = ["45|RUNNING|1000|me|mine|/runs/a|b/submissions/logs/s3.sh", "46|PENDING|1001|bob|s4|/runs/s4.sh"]
+    rows += ["47|PENDING|1000|me|a|/s5.sh|(null)", "48|PENDING|1000|me|mine|/runs/not-s6.sh"]
+    slurm.answers("squeue", out="\n".join(rows))
+    told = slurm.scheduler().cancel({"45": "s3", "46": "s4", "47": "s5", "48": "s6"})
+    assert slurm.calls("scancel") == ["45"]
+    assert told == [
+        "46 is now the id of another job, s4 of bob: it is left alone",
+        "47 is now the id of another job, a|/s5.sh: it is left alone",
+        "48 is now the id of another job, mine: it is left alone",
     ]
 
 
@@ -512,6 +525,19 @@ def test_a_job_of_another_name_under_the_id_is_not_the_one_that_is_asked_about(s
     assert reports["45"].phase is Phase.ABSENT
     assert reports["43"].phase is Phase.RUNNING
     assert reports["44"].phase is Phase.RUNNING, "a line that is cut short is no other's"
+
+
+def test_a_job_whose_name_was_changed_counts_as_its_script_says_whose_it_is(slurm: FakeSlurm) -> None:
+    """A site's job_submit plugin may rewrite every name; accounting has the new one, and no script."""
+    rows = ["42|mine|PENDING||N/A|N/A|Priority|/runs/r/submissions/logs/s1.sh"]
+    rows += ["43|mine|CANCELLED|node1|100|200|an|admin's words|/runs/s2.sh", "44|x|RUNNING|node1|100|200|None|(null)"]
+    slurm.answers("squeue", out="\n".join(rows))
+    slurm.answers("sacct", out="43|mine|CANCELLED by 0|node1|100|200|0:0|None\n44|x|RUNNING|node1|1|2|0:0|None\n")
+    names = {"42": "s1", "43": "s2", "44": "s3"}
+    reports = slurm.scheduler().poll(names.keys(), since=NOW, names=names)
+    assert (reports["42"].phase, reports["42"].reason) == (Phase.PENDING, "Priority")
+    assert (reports["43"].state, reports["43"].reason) == ("CANCELLED by 0", "an|admin's words")
+    assert (reports["44"].phase, reports["44"].reason) == (Phase.ABSENT, "44 is now the id of another one, x")
 
 
 @pytest.mark.parametrize(

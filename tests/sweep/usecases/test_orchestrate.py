@@ -229,6 +229,53 @@ def test_a_job_that_nobody_knows_is_lost_only_after_a_long_unbroken_absence(worl
     assert [verdict.outcome for _, verdict in world.reporter.verdicts] == [Outcome.LOST]
 
 
+def test_a_job_under_another_name_is_watched_once_it_has_claimed_its_submission(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    ((name, (job,)),) = world.scheduler.by_name.items()
+    world.scheduler.say(job, "RUNNING")
+    world.scheduler.not_ours.add(job)
+    world.run_dir.claims[name] = job
+    for _ in range(3):
+        world.clock.sleep(CLUSTER.lost_after_s)
+        orchestrator.step()
+    assert world.reporter.verdicts == []
+    world.finish(job)
+    assert orchestrator.step().is_over
+    assert [event.outcome for event in _events(world, Ended)] == [Outcome.SUCCEEDED]
+
+
+def test_what_seems_to_be_anothers_job_counts_as_lost_only_once_it_cannot_begin_any_more(world: World) -> None:
+    """It may be ours all the same: then it would run beside the next attempt's."""
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    ((name, (job,)),) = world.scheduler.by_name.items()
+    world.scheduler.not_ours.add(job)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.lost_after_s)
+    orchestrator.step()
+    assert [event.outcome for event in _events(world, Ended)] == [Outcome.LOST]
+    assert world.run_dir.claims[name] == "", "and its job will find that"
+
+
+def test_the_next_owner_of_an_id_is_not_taken_for_a_job_whose_end_its_launcher_has_written(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    ((name, (job,)),) = world.scheduler.by_name.items()
+    world.scheduler.say(job, "RUNNING")
+    world.run_dir.claims[name] = job
+    orchestrator.step()
+    _launched(world, job, ended_at=world.clock.now(), exit_code=1)
+    world.scheduler.not_ours.add(job)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.lost_after_s)
+    orchestrator.step()
+    assert [event.outcome for event in _events(world, Ended)] == [Outcome.TRAINER_ERROR]
+
+
 def test_a_scheduler_that_cannot_be_asked_decides_nothing(world: World) -> None:
     _one_cell(world)
     orchestrator = world.orchestrator()
