@@ -30,6 +30,9 @@ EXIT_REFUSED = 2
 # What ends a run from outside: an agent's or a scheduler's signal, or Ctrl-C.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+# How long a thread that has lost to another one's report waits until that is written, before it ends the process.
+_ANOTHERS_REPORT_S = 5.0
+
 # Errors that another rank, or someone outside, caused: of each node one such file is enough.
 _CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
 
@@ -77,7 +80,7 @@ class Whereabouts:
 
 
 class Reporter:
-    """Writes this rank's error file, once.
+    """Writes this rank's error file, once, whichever thread is first.
 
     Args:
         folder: Where.
@@ -99,6 +102,7 @@ class Reporter:
         self.whereabouts = whereabouts
         self._keep_flight = keep_flight
         self._once = threading.Lock()
+        self._is_over = threading.Event()
 
     def exception(self, error: BaseException) -> ErrorClass:
         """Report an exception with its traceback."""
@@ -108,9 +112,21 @@ class Reporter:
         return error_class
 
     def report(self, error_class: ErrorClass, message: str, *, exception: str = "", trace: str = "") -> bool:
-        """Write the file, unless this rank already has, or it would only repeat what its node has said."""
-        if self.whereabouts.is_done or not self._once.acquire(blocking=False):
+        """Write the file, unless this rank already has, or it would only repeat what its node has said.
+
+        While another thread writes it, this waits some seconds for that: whoever reports ends the process next.
+        """
+        if self.whereabouts.is_done:
             return False
+        if not self._once.acquire(blocking=False):
+            self._is_over.wait(_ANOTHERS_REPORT_S)
+            return False
+        try:
+            return self._write(error_class, message, exception, trace)
+        finally:
+            self._is_over.set()
+
+    def _write(self, error_class: ErrorClass, message: str, exception: str, trace: str) -> bool:
         if error_class is ErrorClass.COMMUNICATION:
             # Before the others are asked: which rank was missing shows only where all ranks' records are there.
             self._keep_flight()
@@ -252,12 +268,14 @@ class HangWatcher:
             try:
                 error, progress = self._error(), self._progress()
             except Exception as raised:  # after an error of the device every question about it raises that error
-                self._give_main_thread_time()
+                if self._main_thread_says_it():
+                    return
                 self._reporter.exception(raised)
                 self._leave()
                 return
             if error:
-                self._give_main_thread_time()
+                if self._main_thread_says_it():
+                    return
                 self._give_up(error)
                 return
             if progress != before:
@@ -266,9 +284,9 @@ class HangWatcher:
                 self._give_up(self._hang(now - since))
                 return
 
-    def _give_main_thread_time(self) -> None:
-        """It may meet a more specific form of the error, and reports it then."""
-        self._over.wait(self._period_s)
+    def _main_thread_says_it(self) -> bool:
+        """Whether it has met the error within a moment; it reports then, often in a more specific form."""
+        return self._over.wait(self._period_s)
 
     def _progress(self) -> tuple[int, int]:
         return self._reporter.whereabouts.n_phases, self._n_done()

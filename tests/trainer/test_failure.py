@@ -19,6 +19,7 @@ from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.error_text import CLASSIFICATION, classify_text
 from sweep.core.record import node_error, parse_error, rank_error, render_error
 from tests.commands import wait_for
+from tests.trainer.processes import script
 from trainer import nccl
 from trainer.failure import (
     EXIT_FAILED,
@@ -230,6 +231,54 @@ def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path) -> None:
             whereabouts.begins("another")
             time.sleep(0.1)
     assert codes == []
+
+
+# Its report takes a second; its first argument is the folder.
+_RANK = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from trainer.failure import HangWatcher, Reporter, StopWatcher, Whereabouts, reported
+from trainer.ranks import Ranks
+
+def slowly():
+    time.sleep(1.0)
+    return None
+
+reporter = Reporter(Path(sys.argv[1]), Ranks(), Whereabouts(memory_bytes=slowly))
+"""
+_MEETS_IT_TOO = """
+noticed = threading.Event()
+def error():
+    noticed.set()
+    {answer}
+with reported(reporter), HangWatcher(reporter, int, limit_s=60, period_s=0.3, error=error):
+    noticed.wait()
+    time.sleep(0.1)
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+"""
+_IS_STOPPED = """
+StopWatcher(reporter, Ranks(), grace_s=0.2).start()
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+with reported(reporter):
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "codes"),
+    [
+        (_MEETS_IT_TOO.replace("{answer}", "return 'NCCL reports an error'"), {EXIT_FAILED}),
+        (_MEETS_IT_TOO.replace("{answer}", "raise RuntimeError('CUDA error: an illegal access')"), {EXIT_FAILED}),
+        (_IS_STOPPED, {EXIT_FAILED, 143}),
+    ],
+    ids=["NCCL has noted it", "the device answers with it", "stopped meanwhile"],
+)
+def test_what_the_main_thread_reports_is_written_though_another_thread_would_end_the_rank(
+    ending: str, codes: set[int], tmp_path: Path
+) -> None:
+    done = script("-c", _RANK + ending, str(tmp_path), timeout_s=60)
+    assert parse_error((tmp_path / rank_error(0)).read_text()).error_class is ErrorClass.OOM_DEVICE, done.stderr
+    assert done.returncode in codes
 
 
 @dataclass
