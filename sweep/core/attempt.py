@@ -52,10 +52,11 @@ WHILE_PENDING = (StopKind.HOPELESS, StopKind.PAUSED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """This tool's own word on a job: it is to end, and why, in a line."""
+    """This tool's own word on a job: it is to end, and why, in a line; said at this Unix time."""
 
     kind: StopKind
     reason: str
+    time: float = 0.0
 
 
 class ErrorClass(StrEnum):

@@ -293,7 +293,7 @@ def _stop_requested(history: History, event: StopRequested) -> None:
     if state is None:
         history.problems.append(f"attempt {event.key} was to be stopped but never reserved")
     else:
-        state.stop = Stop(kind=event.kind, reason=event.reason)
+        state.stop = Stop(kind=event.kind, reason=event.reason, time=event.time)
 
 
 def _withdrawn(history: History, event: Withdrawn) -> None:

@@ -267,7 +267,7 @@ class Reconciler:
             cancelled_by_user=attempt.is_cancel_requested,
             report=report,
             outcome_of_state=session.scheduler.outcome_of(report),
-            stop=self._stops.standing(attempt),
+            stop=self._stops.standing(attempt, report),
             errors=errors,
             exit_codes={} if launched is None or launched.exit_code is None else {0: launched.exit_code},
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import WHILE_PENDING, Phase, StopKind
+from sweep.core.attempt import WHILE_PENDING, Outcome, Phase, StopKind
 from sweep.core.ledger import StopRequested
 from sweep.ports import SchedulerError
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sweep.core.history import AttemptState
     from sweep.usecases.session import Session
 
+_CLOCKS_DIFFER_S = 5.0
+"""Slurm's times are whole seconds, and a job may begin between its report and the stop."""
 _AGAIN_S = 30.0
 """A cancel that was heard and did not end the job is repeated after so long; one that was not heard, at once."""
 
@@ -34,6 +36,7 @@ class Stops:
         self._session = session
         self.failure = ""
         self._heard_at: dict[str, float] = {}
+        self._requested: set[str] = set()
         self._lapsed: set[str] = set()
         self._due: dict[bool, dict[str, str]] = {True: {}, False: {}}
 
@@ -43,6 +46,8 @@ class Stops:
         session.record(StopRequested(time=session.clock.now(), key=attempt.key, kind=kind, reason=reason))
         if kind is not StopKind.PAUSED:  # then there are many, for one reason
             session.reporter.note(f"job {attempt.job_id} is ended: {reason}")
+        self._requested.add(str(attempt.job_id))
+        self._lapsed.discard(str(attempt.job_id))
         self._is_due(attempt)
 
     def insist(self, attempt: AttemptState, report: JobReport) -> bool:
@@ -52,14 +57,28 @@ class Stops:
             if job not in self._lapsed:
                 self._session.reporter.note(f"job {job} began before it could be taken back; it goes on")
             self._lapsed.add(job)
-        if not attempt.is_cancel_requested and self.standing(attempt) is None:
+            self._requested.discard(job)
+        if not attempt.is_cancel_requested and self.standing(attempt, report) is None:
             return False
         self._is_due(attempt)
         return True
 
-    def standing(self, attempt: AttemptState) -> Stop | None:
-        """This tool's own wish for a job's end, unless the job began before it was heard."""
-        return None if attempt.job_id in self._lapsed else attempt.stop
+    def standing(self, attempt: AttemptState, report: JobReport) -> Stop | None:
+        """This tool's own wish for a job's end, unless the job was only to be taken back, and began all the same."""
+        stop, job = attempt.stop, attempt.job_id
+        if stop is None or stop.kind not in WHILE_PENDING:
+            return stop
+        if job in self._lapsed:
+            return None
+        if self._session.scheduler.outcome_of(report) is Outcome.CANCELLED:
+            return stop  # it was heard, be it just as the job began
+        began = report.started_at
+        if began is None and job not in self._requested:  # a process before this one may have seen it begin
+            launched = self._session.run_dir.attempt_file(attempt.key)
+            began = None if launched is None else launched.started_at
+        # A run from before the stop is one after which the job was requeued.
+        has_begun = began is not None and began >= stop.time - _CLOCKS_DIFFER_S
+        return None if has_begun else stop
 
     def tell(self) -> None:
         """Tell the scheduler of all jobs that are due, in two calls at most."""

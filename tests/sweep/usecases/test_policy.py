@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import OUTCOME_RULES, ErrorClass, JobRun, Outcome, RankError
+from sweep.core.attempt import OUTCOME_RULES, ErrorClass, JobRun, Outcome, RankError, StopKind
 from sweep.core.blame import Blame
 from sweep.core.cell import Cell, cell_id
-from sweep.core.ledger import Ended, Reserved, Skipped
+from sweep.core.ledger import Ended, Reserved, Skipped, StopRequested
 from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile, Progress
@@ -618,6 +618,69 @@ def test_a_job_that_begins_after_all_is_not_ended_as_hopeless(world: World) -> N
     assert world.scheduler.cancelled == []
     _end(world, orchestrator, "CANCELLED by 1000")
     assert orchestrator.snapshot().actions[0].outcome is Outcome.CANCELLED, "that was not this tool"
+
+
+def test_a_job_that_began_after_all_and_is_requeued_can_be_ended_as_hopeless_anew(world: World) -> None:
+    """Its first stop has lapsed; the second is written down once, and repeated to the scheduler until it is heard."""
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "PENDING", reason="PartitionTimeLimit")
+    orchestrator.step()
+    world.clock.sleep(60)
+    world.scheduler.cancel_error = SchedulerError("away")
+    orchestrator.step()
+    world.scheduler.cancel_error, world.scheduler.takes_its_time = None, True
+    world.scheduler.say(job, "RUNNING", started_at=world.clock.now() + 1)
+    orchestrator.step()
+    world.scheduler.say(job, "PENDING", reason="PartitionTimeLimit")
+    for _ in range(10):
+        world.clock.sleep(30)
+        orchestrator.step()
+    stops = [event for event in world.ledger.events() if isinstance(event, StopRequested)]
+    assert len(stops) == 2
+    assert len(world.scheduler.cancelled) > 3, "and the scheduler is told again"
+    world.scheduler.say(job, "CANCELLED by 0", started_at=None)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    assert orchestrator.step().actions[0].outcome is Outcome.REJECTED_BY_SCHEDULER
+
+
+@pytest.mark.parametrize("knows_the_start", [True, False])
+def test_a_stop_that_has_lapsed_is_no_reason_to_the_next_process_either(world: World, *, knows_the_start: bool) -> None:
+    """A pause took back what had just begun; it failed by itself while nobody watched."""
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    key = world.scheduler.keys[job]
+    world.ledger.append(StopRequested(time=world.clock.now(), key=key, kind=StopKind.PAUSED, reason="paused"))
+    started = world.clock.now() + 2
+    world.run_dir.attempt_files[key] = AttemptFile(
+        key=key, job_id=job, restart=0, hosts=("n1",), pid=1, started_at=started, ended_at=started + 9, exit_code=3
+    )
+    world.scheduler.say(job, "FAILED", exit_code=3, nodes=("n1",), started_at=started if knows_the_start else None)
+    heir = world.orchestrator()
+    heir.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    heir.step()
+    assert [event.outcome for event in world.ledger.events() if isinstance(event, Ended)] == [Outcome.TRAINER_ERROR]
+
+
+def test_a_job_that_began_just_as_it_was_taken_back_is_worth_another_attempt(world: World) -> None:
+    _cells(world, tiny_cell())
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    key = world.scheduler.keys[job]
+    world.ledger.append(StopRequested(time=world.clock.now(), key=key, kind=StopKind.PAUSED, reason="paused"))
+    world.scheduler.say(job, "CANCELLED by 0", nodes=("n1",), started_at=world.clock.now() + 1)
+    heir = world.orchestrator()
+    heir.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    heir.step()
+    assert [event.outcome for event in world.ledger.events() if isinstance(event, Ended)] == [Outcome.PREEMPTED]
 
 
 def test_a_job_that_makes_no_step_is_ended_by_the_watchdog_and_retried(world: World) -> None:
