@@ -96,12 +96,17 @@ class FaultRun:
 
     def job_of(self, length: int) -> str:
         """The first job of the cell of one sequence length, once it has begun."""
-        for path in self.run_dir.glob("cells/*/repeat-01/attempt-01/cell.json"):
-            if json.loads(path.read_text())["cell"]["seq_len"] == length:
+        found: list[str] = []
+
+        def has_begun() -> bool:
+            for path in self.run_dir.glob("cells/*/repeat-01/attempt-01/cell.json"):
                 launched = path.with_name("attempt.json")
-                wait_for(launched.exists, 60, f"the job of {length} begins")
-                return str(json.loads(launched.read_text())["job_id"])
-        raise AssertionError(f"no attempt at seq_len={length}")
+                if json.loads(path.read_text())["cell"]["seq_len"] == length and launched.exists():
+                    found.append(str(json.loads(launched.read_text())["job_id"]))
+            return bool(found)
+
+        wait_for(has_begun, 60, f"the job of {length} begins")
+        return found[0]
 
     def names(self) -> set[str]:
         return {path.stem for path in self.run_dir.glob("submissions/*.json")}

@@ -119,7 +119,7 @@ def test_a_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled_for_it(
     mine = run.jobs()
     with operator(slurm) as as_nobody:
         others = [slurm.sbatch("sleep 300", "--job-name=another-sweep")]
-        others += [as_nobody("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--wrap=sleep 300")]
+        others += [as_nobody("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--hold", "--wrap=true")]
         try:
             slurm.run("scancel", *mine)
             ledger = run.run_dir / LEDGER_FILE

@@ -109,7 +109,7 @@ def test_a_submission_that_sbatch_hands_over_twice_runs_once(slurm: SlurmUnderTe
     """It names the second job, which finds the first one's claim."""
     run = fault_run(
         slurm, tmp_path, "twice", "nodes=1", "seq_len=32", "tables=false", seconds=4, result_grace_s=1.0
-    ).in_the_way("sbatch", '"$REAL" "$@" > /dev/null; exec "$REAL" "$@"')
+    ).in_the_way("sbatch", '"$REAL" "$@" > /dev/null; sleep 3; exec "$REAL" "$@"')
     done = run.shell.run(*run.words)
     assert done.code == 0, done.err
     assert run.outcomes() == ["SUCCEEDED"]

@@ -127,6 +127,7 @@ def test_a_job_above_its_qos_walltime_is_hopeless_and_one_that_is_held_is_not(
 def test_a_controller_that_never_answered_is_one_clear_error(slurm: SlurmUnderTest) -> None:
     """With a configuration that leads nowhere, rather than by stopping the one that others use."""
     elsewhere = slurm.dir / "etc" / "elsewhere.conf"
+    elsewhere.write_text("ClusterName=elsewhere\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\n")
     commands = SlurmCommands({**slurm.env, "SLURM_CONF": str(elsewhere)}, timeout_s=3, attempts=1)
     on = SlurmScheduler(SlurmSpec(), commands=commands)
     with pytest.raises(SchedulerUnreachableError, match="asked what the cluster allows: "):
