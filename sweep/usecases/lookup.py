@@ -44,7 +44,10 @@ class LookUp:
     def look(self) -> None:
         """Submissions whose job ids were never recorded: a crash, or sbatch timed out after it was heard.
 
-        They are looked for by what the ledger has of them: a damaged file is then no reason to wait for ever.
+        They are looked for by what the ledger has of them: a damaged file is then no reason to wait for ever. A job
+        that began wrote that itself: a scheduler without accounting soon forgets it. One that was withdrawn by a
+        process that died before it could record that is given back at once, and its late job, which would not begin,
+        is ended.
         """
         session = self._session
         unknown = {a.submission: None for a in session.history.in_flight() if a.job_id is None}
@@ -53,7 +56,11 @@ class LookUp:
             tasks = tuple(state.key for state in states)
             intent = _Intent(name=name, created_at=states[0].reserved_at, tasks=tasks)
             try:
-                jobs = self._jobs(intent)
+                job = session.run_dir.job_that_began(name)
+                jobs = session.scheduler.jobs_of(job, len(tasks)) if job else self._in_queue(intent)
+                if jobs is not None and job == "":
+                    session.scheduler.cancel(dict.fromkeys(jobs, name))
+                    jobs = None
             except (SchedulerError, RecordError) as error:
                 if self._failures.get(name) != str(error):
                     session.reporter.note(f"submission {name} cannot be looked up yet: {error}")
@@ -64,16 +71,13 @@ class LookUp:
             self._failures.pop(name, None)
             if jobs is not None:
                 session.adopt(name, jobs)
-            elif self._never_arrived(name) and not session.end_cancelled(name):
-                reason = "it never reached the scheduler"
+            elif (job == "" or self._never_arrived(name)) and not session.end_cancelled(name):
+                reason = "it was withdrawn before its job began" if job == "" else "it never reached the scheduler"
                 if session.give_back(name, reason):
                     session.reporter.note(f"submission {name}: {reason}; its attempts did not happen")
 
-    def _jobs(self, intent: _Intent) -> tuple[str, ...] | None:
-        """By what a job that began wrote itself (a scheduler without accounting soon forgets it), or by name."""
-        job = self._session.run_dir.job_that_began(intent.name)
-        if job:
-            return self._session.scheduler.jobs_of(job, len(intent.tasks))
+    def _in_queue(self, intent: _Intent) -> tuple[str, ...] | None:
+        """A submission's jobs by its name."""
         found = self._session.scheduler.find(intent)
         self._session.reached()
         return found

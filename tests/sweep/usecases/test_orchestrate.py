@@ -650,6 +650,33 @@ def test_of_a_submission_that_is_in_the_queue_twice_the_job_that_began_it_is_wat
     assert [event.jobs for event in _events(world, Submitted)] == [(job,), ("77",)]
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_late_job_of_a_submission_that_was_being_given_back_is_cancelled_and_not_taken_up(
+    world: World, *, cancelled: bool
+) -> None:
+    """A process died, or its disk was full, between the claim for nobody and the line that says so."""
+    _one_cell(world)
+    name = _reserved_and_never_heard_of(world)
+    world.run_dir.claims[name] = ""
+    world.scheduler.by_name[name] = ("77",)
+    world.scheduler.say("77", "PENDING")
+    heir = world.orchestrator()
+    if cancelled:
+        heir.reconciler.cancel(world.cells)
+    world.scheduler.cancel_error = SchedulerError("away")
+    heir.step()
+    assert not _events(world, Released), "it is tried again"
+    world.scheduler.cancel_error = None
+    heir.step()
+    assert world.scheduler.cancelled == ["77"]
+    assert "77" not in [job for event in _events(world, Submitted) for job in event.jobs]
+    if cancelled:
+        assert [event.outcome for event in _events(world, Ended)] == [Outcome.CANCELLED]
+    else:
+        assert [event.submission for event in _events(world, Released)] == [name]
+        assert len(world.scheduler.keys) == 1, "another attempt is submitted"
+
+
 def test_what_the_user_cancelled_is_no_job_only_if_it_could_be_withdrawn(world: World) -> None:
     _one_cell(world)
     name = _reserved_and_never_heard_of(world)
