@@ -19,7 +19,7 @@ from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.error_text import CLASSIFICATION, classify_text
 from sweep.core.record import node_error, parse_error, rank_error, render_error
 from tests.commands import wait_for
-from tests.trainer.processes import script
+from tests.trainer.processes import script, torchrun
 from trainer import nccl
 from trainer.failure import (
     EXIT_FAILED,
@@ -307,6 +307,21 @@ def test_nccl_notes_errors_instead_of_aborting_unless_the_user_says_otherwise() 
         said = {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
         nccl.prepare(said)
         assert said == {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
+    torn_down = {"TORCHELASTIC_RUN_ID": "x", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    nccl.prepare(torn_down)
+    assert torn_down["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
+
+
+@pytest.mark.torchrun
+def test_what_torchrun_says_of_nccls_errors_by_itself_is_not_the_users_word(tmp_path: Path) -> None:
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    program = tmp_path / "rank.py"
+    program.write_text(
+        "import os\nfrom trainer import nccl\n"
+        f"before = os.environ[{name!r}]\nnccl.prepare(os.environ)\nprint(before, os.environ[{name!r}])\n"
+    )
+    done = torchrun(1, str(program))
+    assert done.stdout.split() == ["1", "2"], done.stderr
 
 
 def test_steps_that_go_on_ending_are_left_alone(tmp_path: Path) -> None:
