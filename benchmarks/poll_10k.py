@@ -5,9 +5,10 @@ taken in by the reconciler over a run directory of 10,000 attempts: 8,000 run, 1
 only. The commands themselves are stand-ins that print a file. The yardstick is the least that could be done: the
 same text split into fields.
 
-The idle watcher: ``python -m sweep`` over 500 jobs that wait on a real private Slurm, with the poll interval that
-``cluster=slurm`` has, for 30 s; its processor time, that of squeue and sacct under it included. SWEEP_TEST_SLURM_DIR
-names a Slurm that is up already; without it one is brought up and taken down (as root).
+The idle watcher: ``python -m sweep`` over 10,000 cells, of which 500 are jobs that wait on a real private Slurm and the
+others wait for a place in the queue, with the poll interval that ``cluster=slurm`` has, for 60 s (two looks); its
+processor time, that of squeue and sacct under it included. SWEEP_TEST_SLURM_DIR names a Slurm that is up already;
+without it one is brought up and taken down (as root).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tools.private_slurm import CannotRunHereError, Cluster
 
 JOBS, ARRAY = 10_000, 1000
 LIMIT_S = 1.0
-IDLE_JOBS, IDLE_S = 500, 30.0
+IDLE_CELLS_A_SIDE, IDLE_JOBS, IDLE_S = 100, 500, 60.0
 LIMIT_SHARE = 0.02
 POLL_INTERVAL_S = 30.0
 
@@ -126,8 +127,11 @@ def _idle_share(cluster: Cluster, folder: Path) -> float:
     }
     (folder / "conf" / "cluster").mkdir(parents=True)
     (folder / "conf" / "cluster" / "bench.yaml").write_text(json.dumps(site))  # JSON is YAML
-    lengths = ",".join(str(32 * number) for number in range(1, IDLE_JOBS + 1))
-    words = ["+grid=weak_scaling", "cluster=bench", "nodes=1", f"seq_len=[{lengths}]", "policy.canary=false"]
+    side = range(1, IDLE_CELLS_A_SIDE + 1)
+    lengths, batches = (",".join(str(unit * number) for number in side) for unit in (32, 1))
+    cells = ["nodes=1", f"seq_len=[{lengths}]", f"sequences_per_gpu=[{batches}]"]
+    words = ["+grid=weak_scaling", "cluster=bench", *cells, "policy.canary=false"]
+    words.append(f"policy.max_concurrent_jobs={IDLE_JOBS}")
     command = [sys.executable, "-m", "sweep", "--config-dir", str(folder / "conf"), *words]
     env = {**os.environ, **cluster.env()}
     queue = ["squeue", "--array", "-h", "-o", "%i"]
@@ -179,7 +183,7 @@ def main() -> int:
         share = _idle(idle)
     if share is not None:
         print(
-            f"a watcher over {IDLE_JOBS} waiting jobs, a look each {POLL_INTERVAL_S:g} s: {share:.2%} of a core over "
+            f"a watcher over {IDLE_CELLS_A_SIDE**2:,} cells and {IDLE_JOBS} waiting jobs, a look each {POLL_INTERVAL_S:g} s: {share:.2%} of a core over "
             f"{IDLE_S:g} s (limit {LIMIT_SHARE:.0%})"
         )
     return 0 if look_s <= LIMIT_S and (share is None or share <= LIMIT_SHARE) else 1

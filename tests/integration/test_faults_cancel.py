@@ -160,3 +160,21 @@ def test_a_job_whose_name_is_changed_stays_watched_is_measured_once_and_can_be_c
     assert run.outcomes() == ["SUCCEEDED", "CANCELLED"]
     assert slurm.squeue_state(other) != "RUNNING"
     run.audit(by_sacct=False)
+
+
+def test_what_failed_or_was_cancelled_while_nobody_watched_is_tried_again_by_the_first_command_that_asks(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    run = fault_run(
+        slurm, tmp_path, "unseen", "nodes=1", "seq_len=[32,64]", "policy.canary=false", mode="slow",
+        plan={"32": "error"},
+    )  # fmt: skip
+    assert run.shell.run(*run.words, "watch=false").code == 3
+    wait_for(lambda: run.in_queue() == ["RUNNING"], 60, "one has failed and one runs")
+    run.job_of(64)
+    assert run.shell.run("cancel", "--where", "seq_len > 32", f"run_dir={run.run_dir}").code == 0
+    run.reshaped("unseen")
+    asked = run.shell.run(*run.words, "retry=[TRAINER_ERROR,CANCELLED]")
+    assert asked.code == 0, asked.err
+    assert sorted(run.outcomes()) == ["CANCELLED", "SUCCEEDED", "SUCCEEDED", "TRAINER_ERROR"]
+    run.audit()
