@@ -183,8 +183,8 @@ def main() -> int:
         share = _idle(idle)
     if share is not None:
         print(
-            f"a watcher over {IDLE_CELLS_A_SIDE**2:,} cells and {IDLE_JOBS} waiting jobs, a look each {POLL_INTERVAL_S:g} s: {share:.2%} of a core over "
-            f"{IDLE_S:g} s (limit {LIMIT_SHARE:.0%})"
+            f"a watcher over {IDLE_CELLS_A_SIDE**2:,} cells and {IDLE_JOBS} waiting jobs, a look each "
+            f"{POLL_INTERVAL_S:g} s: {share:.2%} of a core over {IDLE_S:g} s (limit {LIMIT_SHARE:.0%})"
         )
     return 0 if look_s <= LIMIT_S and (share is None or share <= LIMIT_SHARE) else 1
 
