@@ -46,6 +46,7 @@ class LocalScheduler:
         environ: Environment of the jobs, None: this process's; what an enclosing job left in it is removed.
         cores: Cores to share out; None: those that this process may use.
         drives: Whether :meth:`poll` may change anything; False for commands that only look.
+        starts: Whether it may start anything; False for a process that does not stay to watch it.
         now: Tells Unix time.
     """
 
@@ -57,6 +58,7 @@ class LocalScheduler:
         environ: Mapping[str, str] | None = None,
         cores: int | None = None,
         drives: bool = True,
+        starts: bool = True,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Touch nothing."""
@@ -66,6 +68,7 @@ class LocalScheduler:
         self._max_concurrent = max_concurrent_cells
         self._cores = cores or len(os.sched_getaffinity(0))
         self._drives = drives
+        self._starts = starts
         self._now = now
         self._jobs: dict[str, LocalJob] | None = None
         self._children: dict[int, subprocess.Popen[bytes]] = {}
@@ -119,7 +122,8 @@ class LocalScheduler:
         try:
             if self._drives:
                 self._check_running()
-                self._start_pending()
+                if self._starts:
+                    self._start_pending()
             else:
                 self._jobs = {job.job_id: self._as_it_looks(job) for job in self._files.all()}
         except OSError as error:

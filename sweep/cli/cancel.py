@@ -121,7 +121,7 @@ def _cancel_here(
     asked: Arguments, run_dir: RunDir, content: SweepFile, cells: list[str], lease: Lease, err: Console
 ) -> None:
     cluster = _cluster(asked, content)
-    scheduler = scheduler_for(cluster, run_dir)
+    scheduler = scheduler_for(cluster, run_dir, starts=False)
     session = session_for(
         cells=content.cells,
         known=content.cells,

@@ -35,8 +35,13 @@ if TYPE_CHECKING:
     from sweep.usecases.session import Reporter
 
 
-def scheduler_for(cluster: ClusterSpec, run_dir: RunDir) -> Scheduler:
+def scheduler_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -> Scheduler:
     """The scheduler that a cluster names.
+
+    Args:
+        cluster: The cluster.
+        run_dir: The run directory.
+        starts: Whether jobs that wait may be started, where this process has to do that.
 
     Raises:
         sweep.ports.SchedulerError: If its commands are not to be had here.
@@ -47,7 +52,7 @@ def scheduler_for(cluster: ClusterSpec, run_dir: RunDir) -> Scheduler:
         return SlurmScheduler(cluster.slurm)
     from sweep.adapters.local import LocalScheduler
 
-    return LocalScheduler(Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells)
+    return LocalScheduler(Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells, starts=starts)
 
 
 def look_over_run(history: History, content: SweepFile, run_dir: RunDir) -> Look:

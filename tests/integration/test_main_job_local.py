@@ -154,6 +154,21 @@ def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_a
 
 
 @pytest.mark.slow
+def test_a_cancel_in_a_run_that_nobody_watches_leaves_the_other_cells_waiting(shell: Shell) -> None:
+    words, run_dir = _stub(shell, "stub", mode="slow", max_concurrent_cells=1)
+    started = shell.start(*words, "nodes=[1,2]", "policy.canary=false")
+    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    (cell,) = {path.parents[2].name for path in run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json")}
+    started.kill()
+    started.wait()
+    asked = shell.run("cancel", cell, f"run_dir={run_dir}")
+    assert asked.code == 0, asked.err
+    assert processes_of(run_dir) == []
+    states = [json.loads(path.read_text())["state"] for path in run_dir.glob("local/*.json")]
+    assert sorted(states) == ["CANCELLED", "PENDING"]
+
+
+@pytest.mark.slow
 def test_more_points_of_the_same_grid_extend_a_run_and_another_grid_is_refused(shell: Shell) -> None:
     words, run_dir = _stub(shell, "stub")
     assert shell.run(*words, "nodes=[1,2]").code == 0

@@ -36,7 +36,9 @@ class Local:
         self.later_s = 0.0
         self.scheduler = self.another()
 
-    def another(self, *, max_concurrent_cells: int | None = None, drives: bool = True) -> LocalScheduler:
+    def another(
+        self, *, max_concurrent_cells: int | None = None, drives: bool = True, starts: bool = True
+    ) -> LocalScheduler:
         """A scheduler on the same folder that knows only what is on disk."""
         return LocalScheduler(
             self.run_dir,
@@ -44,6 +46,7 @@ class Local:
             environ=os.environ,
             cores=2,
             drives=drives,
+            starts=starts,
             now=lambda: time.time() + self.later_s,
         )
 
@@ -417,6 +420,17 @@ def test_a_scheduler_that_only_looks_starts_nothing_and_ends_nothing(local: Loca
         launcher.wait(10)
     assert onlooker.poll([first], since=0.0)[first].state == "NODE_FAIL"
     assert '"RUNNING"' in (local.run_dir / "local" / f"{first}.json").read_text(), "it only looks"
+
+
+def test_a_scheduler_that_does_not_stay_notices_and_ends_and_starts_nothing(local: Local) -> None:
+    job_id = local.start_hanging()
+    made = submission(local.run_dir, stub_launch("hangs"), name="waits", tasks=(key(2), key(3)))
+    second, third = local.scheduler.submit(made)
+    passer_by = local.another(starts=False)
+    passer_by.cancel({job_id: "s", second: made.name})
+    reports = passer_by.poll([job_id, second, third], since=0.0)
+    assert [reports[one].state for one in (job_id, second, third)] == ["CANCELLED", "CANCELLED", "PENDING"]
+    assert local.job(third).launched == ()
 
 
 def test_every_state_means_something() -> None:
