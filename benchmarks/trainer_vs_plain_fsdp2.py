@@ -197,6 +197,9 @@ def _rank(arguments: argparse.Namespace, cases: list[tuple[str, str]], device_ty
         )  # fmt: skip
         found.append(_in_turn(cell, dist.get_rank(), device, arguments.rounds, checkout))
         torch.compiler.reset()
+        gc.collect()
+        if device_type == "cuda":
+            torch.cuda.empty_cache()
     if dist.get_rank() == 0:
         arguments.out.write_text(json.dumps(found))
     dist.barrier()

@@ -22,7 +22,8 @@ def compile_blocks(model: Llama, *, is_tensor_parallel: bool, keeps_casts: bool)
 
     ``keeps_casts``: what the code rounds to bf16 is rounded within fused kernels too, for the whole process.
     """
-    config.emulate_precision_casts = keeps_casts
+    if keeps_casts:  # or the user has asked for it
+        config.emulate_precision_casts = True
     if is_tensor_parallel:
         # The embedding returns a collective that still runs, as a tensor of a class of its own, and the gradient of a
         # compiled block does not find back into it. A copy waits for it and is an ordinary tensor.
@@ -30,6 +31,11 @@ def compile_blocks(model: Llama, *, is_tensor_parallel: bool, keeps_casts: bool)
     for name, block in model.blocks.items():
         compiled = torch.compile(block, backend=BACKEND, fullgraph=True, dynamic=False)
         model.blocks[name] = cast("nn.Module", compiled)
+
+
+def casts_are_kept() -> bool:
+    """Whether fused kernels round as the code does, in this process."""
+    return bool(config.emulate_precision_casts)
 
 
 def overlap_tensor_parallel(mesh: DeviceMesh) -> None:

@@ -77,7 +77,8 @@ def bind(
     try:
         (limit or limit_all_threads)(beside & allowed)
     except OSError as error:
-        return not_bound(f"the kernel refuses: {error}")
+        # Some threads may be limited already.
+        return Binding(cores=as_list(available()), reason=f"the kernel refuses: {error}")
     return Binding(cores=as_list(beside & allowed), numa_node=numa_node if numa_node >= 0 else None, is_bound=True)
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from sweep.core.cell import SYNTHETIC
 from sweep.core.environment import relevant
-from trainer import console, devices, emit, precision, tokens_file, versions
+from trainer import compilation, console, devices, emit, precision, tokens_file, versions
 from trainer.data import Share, source_of, stream
 from trainer.failure import HangWatcher, Whereabouts
 from trainer.loop import Trainee, train
@@ -103,7 +103,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                         "binding_by_rank": emit.bindings(facts),
                         "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
                         "context_parallel": model.context,
-                        "emulate_precision_casts": precision.keeps_casts(cell),
+                        "emulate_precision_casts": cell.compile and compilation.casts_are_kept(),
                         "pipeline_split": [str(part) for part in model.split],
                     },
                 )

@@ -79,4 +79,4 @@ def _words(found: Preflight, verdict: tuple[str, str] | None) -> str:
     if verdict is not None:
         return f"{verdict[0]}: {verdict[1]}"
     peak = "unknown" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / _GIB:,.2f} GiB"
-    return f"can be built; peak of its tensors {'at most ' if found.is_overstated else ''}{peak}"
+    return f"can be built; peak of its tensors {'about ' if found.is_overstated else ''}{peak}"

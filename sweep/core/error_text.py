@@ -41,15 +41,30 @@ def classify_text(text: str) -> ErrorClass:
     return ErrorClass.EXCEPTION
 
 
-# What NCCL prints without anything being wrong.
-_IDLE_TALK = re.compile(r"NCCL (INFO|version)")
+# What NCCL and torch print without anything being wrong, or before it is: a warning that names no error, a log line of
+# torch below an error (``[W1130 05:57:44.3 ...]``).
+_IDLE_TALK = re.compile(
+    r"NCCL (INFO|version)|NCCL WARN(?!.*(error|failed with))|^(\[rank\d+\]:)?\s*\[[IW]\d", re.IGNORECASE
+)
+# What a process prints as it dies of an exception that nobody caught.
+_DYING = re.compile(r"terminate called|^\s*what\(\):")
 
 
 def classify_lines(lines: Sequence[str]) -> tuple[ErrorClass, str] | None:
-    """The kind of error that the last lines of a log tell of, and the line that does; None where none of them does."""
+    """The kind of error that the last lines of a log tell of, and the line that does; None where none of them does.
+
+    What was printed at the end itself counts first, then what there is before it.
+    """
     spoken = [line.strip() for line in lines if not _IDLE_TALK.search(line)]
+    dying = next((i for i in reversed(range(len(spoken))) if "terminate called" in spoken[i]), None)
+    if dying is None:
+        dying = next((i for i, line in enumerate(spoken) if _DYING.search(line)), len(spoken))
+    return _first_told(spoken[dying:]) or _first_told(spoken[:dying])
+
+
+def _first_told(lines: Sequence[str]) -> tuple[ErrorClass, str] | None:
     for error_class, pattern in CLASSIFICATION:
-        found = next((line for line in spoken if pattern.search(line)), None)
+        found = next((line for line in lines if pattern.search(line)), None)
         if found is not None:
             return error_class, found
     return None

@@ -66,7 +66,7 @@ class Preflight:
         collectives: Those of one step, the largest first.
         stages: This rank's pipeline stages in words; empty without a pipeline.
         notes: What was left out or stood in for.
-        is_overstated: Whether something stood in that holds more than the real thing: the peak is then an upper bound.
+        is_overstated: Whether something stood in that holds more than the real thing, so that the peak may be too high.
         time_s: Seconds that it took.
     """
 

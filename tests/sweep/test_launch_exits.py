@@ -88,6 +88,17 @@ WORDS = {
     ),
     "a device": (f"{DIED}CUDA error: an illegal memory access was encountered{FRAMES}", "device"),
     "bad memory": (f"{DIED}CUDA error: uncorrectable ECC error encountered{FRAMES}", "device"),
+    "what warned early on": ("node1:1:1 NCCL WARN Failed to open libibverbs.so\nfree(): invalid pointer", "exception"),
+    "a warning of torch": (
+        "[W1130 05:57:44.3 socket.cpp:1] sendBytes failed: Broken pipe\n"
+        "python: a.cpp:12: f(int): Assertion `x > 0' failed.",
+        "exception",
+    ),
+    "another error before the end": (
+        f"CUDA out of memory, trying again with less\n{THROWN}NCCL error: ncclRemoteError: remote process exited",
+        "communication",
+    ),
+    "an error that NCCL warns of": ("n:1:1 NCCL WARN Call to recv failed with error: reset\nAborted", "communication"),
     "a failed assertion": ("NCCL version 2.27.5\npython: a.cpp:12: f(int): Assertion `x > 0' failed.", "exception"),
 }
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -123,7 +124,8 @@ def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(
         # The moment that a rank gives those before it, on a machine that may be busy.
         wait_for(lambda: seconds == 0 or (tmp_path / rank_error(0)).exists(), 30, "rank 0 speaks")
 
-    monkeypatch.setattr("trainer.failure.time.sleep", until_the_first_has_spoken)
+    clock = SimpleNamespace(sleep=until_the_first_has_spoken, time=time.time, monotonic=time.monotonic)
+    monkeypatch.setattr("trainer.failure.time", clock)
     reporters = [Reporter(tmp_path, ranks(rank), Whereabouts()) for rank in range(4)]
     threads = [threading.Thread(target=r.report, args=(ErrorClass.STOPPED, "stopped")) for r in reporters]
     for thread in threads:

@@ -18,6 +18,7 @@ from sweep.core.model import ModelShape
 from tests.trainer.cells import cell
 from tests.trainer.parity import Shown, run_layouts
 from tests.trainer.test_preflight import examine
+from trainer.compilation import casts_are_kept
 from trainer.model import build_on_meta
 from trainer.optimizer import ShardedAdamW
 from trainer.parallelize import parallelize
@@ -206,13 +207,19 @@ def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_compiled_blocks_round_where_the_code_does_only_where_a_row_has_a_scale() -> None:
+@pytest.mark.parametrize(
+    ("recipe", "asked", "expected"),
+    [("rowwise", False, True), ("tensorwise", False, False), ("tensorwise", True, True)],
+)
+def test_compiled_blocks_round_where_the_code_does_where_a_row_has_a_scale_or_the_user_asks_for_it(
+    recipe: str, asked: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torchao")
-    for recipe, expected in (("rowwise", True), ("tensorwise", False)):
-        made = float8(compile=True, trainer={"float8_recipe": recipe})
-        parallelize(made, None, torch.device("cpu"))
-        assert torch._inductor.config.emulate_precision_casts is expected
-        assert keeps_casts(made) is expected
+    monkeypatch.setattr(torch._inductor.config, "emulate_precision_casts", asked)
+    made = float8(compile=True, trainer={"float8_recipe": recipe})
+    parallelize(made, None, torch.device("cpu"))
+    assert casts_are_kept() is expected
+    assert keeps_casts(made) is (recipe == "rowwise")
     assert not keeps_casts(float8(trainer={"float8_recipe": "rowwise"}))
 
 
