@@ -212,13 +212,13 @@ def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -
     [("rowwise", False, True), ("tensorwise", False, False), ("tensorwise", True, True)],
 )
 def test_compiled_blocks_round_where_the_code_does_where_a_row_has_a_scale_or_the_user_asks_for_it(
-    recipe: str, asked: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+    recipe: str, asked: bool, expected: bool
 ) -> None:
     pytest.importorskip("torchao")
-    monkeypatch.setattr(torch._inductor.config, "emulate_precision_casts", asked)
     made = float8(compile=True, trainer={"float8_recipe": recipe})
-    parallelize(made, None, torch.device("cpu"))
-    assert casts_are_kept() is expected
+    with torch._inductor.config.patch(emulate_precision_casts=asked):
+        parallelize(made, None, torch.device("cpu"))
+        assert casts_are_kept() is expected
     assert keeps_casts(made) is (recipe == "rowwise")
     assert not keeps_casts(float8(trainer={"float8_recipe": "rowwise"}))
 
