@@ -35,9 +35,11 @@ _EPILOGUE = """\
 Exit code: 0 result.json was written; 1 an error (error-rank-R.json says which); 2 refused before anything
 was started; 143 or 130 stopped by SIGTERM or SIGINT.
 """
-# How long a rank that has nothing to add waits for the one that speaks: it may still be importing.
+# How long a rank waits for the one of its node that speaks: it may still be importing.
 _PATIENCE_S = 60.0
-# The same for what shows in the arguments and variables alone, for which there is no folder to look into.
+# How long for rank 0 of another node: torchrun starts all ranks at once, and whoever waits longer may be stopped first.
+_PATIENCE_WITH_ANOTHER_NODE_S = 10.0
+# How long where it is likely that nobody else speaks, or there is no folder to look into.
 _BRIEF_PATIENCE_S = 5.0
 
 
@@ -110,12 +112,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _refuse_unplaced(reason: str) -> NoReturn:
-    """Refuse what every rank finds before it knows its place, in one line of rank 0."""
-    if speaks_for_all(os.environ):
-        print(f"trainer: refused: {reason}", file=sys.stderr, flush=True)
-    else:
-        # The first rank that leaves makes the agent stop the others.
-        time.sleep(_BRIEF_PATIENCE_S)
+    """Refuse what every rank may find before it knows its place: in one line of rank 0, if it finds it too."""
+    if not speaks_for_all(os.environ):
+        # The first rank that leaves makes its agent stop the node's others: one rank speaks for a node without rank 0.
+        time.sleep(_BRIEF_PATIENCE_S if os.environ.get("LOCAL_RANK") == "0" else 2 * _BRIEF_PATIENCE_S)
+    _say(reason)
     leave(EXIT_REFUSED)
 
 
@@ -123,17 +124,26 @@ def _refuse(reason: str, reporter: Reporter, ranks: Ranks, *, speaker: int) -> N
     """Say in one line of one rank what all ranks, or all of this node, find alike.
 
     The others wait, so that it is not stopped before it has. A node that alone finds something (a file that is on no
-    disk of its own) says so itself, once it has waited for nothing.
+    disk of its own) says so itself, once it has waited for nothing, and so does a rank that alone of its node does.
     """
-    candidates = [speaker, ranks.node_speaker]
-    for candidate in dict.fromkeys(candidates):
-        if ranks.rank == candidate:
-            print(f"trainer: refused: {reason}", file=sys.stderr, flush=True)
-            reporter.report(ErrorClass.REFUSED, reason)
+    for other in dict.fromkeys((speaker, ranks.node_speaker)):
+        if other == ranks.rank:
             break
-        if _is_refused_by(candidate, reporter, _PATIENCE_S if candidate == speaker else _BRIEF_PATIENCE_S):
-            break
+        if _is_refused_by(other, reporter, _patience_s(other, speaker, ranks)):
+            leave(EXIT_REFUSED)
+    _say(reason)
+    reporter.report(ErrorClass.REFUSED, reason)
     leave(EXIT_REFUSED)
+
+
+def _patience_s(other: int, speaker: int, ranks: Ranks) -> float:
+    if other not in ranks.node_ranks:
+        return _PATIENCE_WITH_ANOTHER_NODE_S
+    return _PATIENCE_S if other == speaker else _BRIEF_PATIENCE_S
+
+
+def _say(reason: str) -> None:
+    print(f"trainer: refused: {reason}", file=sys.stderr, flush=True)
 
 
 def _is_refused_by(rank: int, reporter: Reporter, patience_s: float) -> bool:

@@ -10,6 +10,11 @@ from trainer.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_AGENTS_MARK = "TORCHELASTIC_RUN_ID"
+# The launcher's own, and Slurm's.
+_NODE, _RESTARTS = "SWEEP_NODE_RANK", "SLURM_RESTART_COUNT"
+_OPTIONAL = (_NODE, _RESTARTS)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks:
@@ -44,14 +49,19 @@ class Ranks:
         """
 
         def number(*names: str) -> int:
-            text = next((environ[name] for name in names if name in environ), None)
-            if text is None or not text.isdecimal():
+            name = next((name for name in names if name in environ), None)
+            if name is None:
                 raise Refusal(
-                    f"{names[-1]}={text} is no number of ranks, nodes or restarts. Unset it, or set it right."
+                    f"{names[-1]} is missing. torchrun sets it for every rank: start this with torchrun, or unset "
+                    f"{_AGENTS_MARK}, which says that it was."
                 )
+            text = environ[name]
+            if not text.isdecimal():
+                instead = "Unset it, or set it right." if name in _OPTIONAL else "Set it right; torchrun does."
+                raise Refusal(f"{name}={text} is no number of ranks, nodes or restarts. {instead}")
             return int(text)
 
-        restart = number("SLURM_RESTART_COUNT") if "SLURM_RESTART_COUNT" in environ else 0
+        restart = number(_RESTARTS) if _RESTARTS in environ else 0
         if not has_agent(environ):
             return cls(restart=restart)
         return cls(
@@ -60,7 +70,7 @@ class Ranks:
             local_rank=number("LOCAL_RANK"),
             local_world_size=number("LOCAL_WORLD_SIZE"),
             # torchrun's GROUP_RANK sorts agents by address; the launcher says which node of the job this is.
-            node_rank=number("SWEEP_NODE_RANK", "GROUP_RANK"),
+            node_rank=number(_NODE, "GROUP_RANK"),
             restart=restart,
             has_agent=True,
         )
@@ -84,9 +94,10 @@ class Ranks:
 
 def has_agent(environ: Mapping[str, str]) -> bool:
     """Whether a torchrun agent started this process."""
-    return "TORCHELASTIC_RUN_ID" in environ
+    return _AGENTS_MARK in environ
 
 
 def speaks_for_all(environ: Mapping[str, str]) -> bool:
-    """Whether this process says what is wrong before its place is known."""
-    return not has_agent(environ) or environ.get("RANK") == "0"
+    """Whether this process says at once what is wrong before its place is known; so does one that has no place."""
+    rank = environ.get("RANK", "")
+    return not has_agent(environ) or not rank.isdecimal() or int(rank) == 0
