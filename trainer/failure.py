@@ -225,7 +225,7 @@ class HangWatcher:
     Args:
         reporter: Writes the error file; its whereabouts say what the rank is doing.
         n_done: Answers, without waiting, how many steps have ended.
-        limit_s: Seconds without a further step, or phase, that are too many.
+        limit_s: Seconds without a further step, or phase, that are too many; infinite where nobody is waited for.
         error: Answers, without waiting, what went wrong in the background; empty where nothing has.
         period_s: Seconds between two questions.
         end: Ends the process with an exit code.
@@ -281,7 +281,7 @@ class HangWatcher:
             if progress != before:
                 before, since = progress, now
             elif now - since > self._limit_s:
-                self._give_up(self._hang(now - since))
+                self._give_up(self._hang(now - since, n_steps=progress[1]))
                 return
 
     def _main_thread_says_it(self) -> bool:
@@ -291,10 +291,12 @@ class HangWatcher:
     def _progress(self) -> tuple[int, int]:
         return self._reporter.whereabouts.n_phases, self._n_done()
 
-    def _hang(self, waited_s: float) -> str:
-        phase = self._reporter.whereabouts.phase
+    def _hang(self, waited_s: float, *, n_steps: int) -> str:
+        where = self._reporter.whereabouts
+        is_first_step = where.step is not None and n_steps == 0
+        first = " The first step includes compiling." if is_first_step else ""
         return (
-            f"{phase}: nothing has ended for {waited_s:.0f} s: a collective hangs, or a peer is lost. "
+            f"{where.phase}: nothing has ended for {waited_s:.0f} s: a collective hangs, or a peer is lost.{first} "
             "If it really takes that long, raise trainer.comm_timeout_s."
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import time
@@ -61,7 +62,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
         whereabouts.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)
     watch = Watch(compute, whereabouts)
     # Around the process group too: NCCL forms its groups, and closes them, with as little to say as in a step.
-    with _hang_watcher(cell, compute, reporter, watch):
+    with _hang_watcher(cell, ranks, compute, reporter, watch):
         whereabouts.begins("forming the process group")
         with process_group(compute, ranks, cell.trainer.comm_timeout_s):
             n_threads = _share_cores(cell, compute, ranks)
@@ -202,13 +203,18 @@ class Watch:
 
 
 def _hang_watcher(
-    cell: Cell, compute: devices.Compute, reporter: Reporter, watch: Watch
+    cell: Cell, ranks: Ranks, compute: devices.Compute, reporter: Reporter, watch: Watch
 ) -> contextlib.AbstractContextManager[object]:
     """Gloo raises an exception at its time-out; NCCL needs a watcher."""
     if compute.raises_timeouts:
         return contextlib.nullcontext()
-    limit_s = HangWatcher.SHARE_OF_TIMEOUT * cell.trainer.comm_timeout_s
+    limit_s = hang_limit_s(cell, ranks)
     return HangWatcher(reporter, watch.clock.n_ended, limit_s=limit_s, error=compute.communication_error)
+
+
+def hang_limit_s(cell: Cell, ranks: Ranks) -> float:
+    """Seconds without progress that mean a hang; none do for a lone rank, which waits for no peer."""
+    return math.inf if ranks.world_size == 1 else HangWatcher.SHARE_OF_TIMEOUT * cell.trainer.comm_timeout_s
 
 
 def _share_cores(cell: Cell, compute: devices.Compute, ranks: Ranks) -> int:

@@ -182,6 +182,13 @@ def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None
     error = parse_error((tmp_path / rank_error(0)).read_text())
     assert (error.error_class, error.step) == (ErrorClass.COMMUNICATION, 3)
     assert error.message.startswith("training: nothing has ended for ")
+    assert "compiling" not in error.message
+
+
+def test_a_hang_in_the_first_step_may_be_compiling(tmp_path: Path) -> None:
+    _, error = gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts(step=0, phase="training")))
+    assert error is not None
+    assert "The first step includes compiling" in error.message
 
 
 def gave_up(folder: Path, reporter: Reporter, **asked: Callable[[], object]) -> tuple[int, RankError | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import time
 from collections.abc import Iterator
@@ -57,6 +58,10 @@ def _run(what: str, folder: Path) -> None:
         setattr(module, what, _hang)
     devices.CpuCompute.raises_timeouts = False
     n_ranks = 2 if what == "build_mesh" else 1
+    # A lone rank has no limit of its own; most of these are alone, and stand for one of several.
+    peers = Ranks(world_size=2, local_world_size=2)
+    limit_s = session.hang_limit_s
+    module.hang_limit_s = lambda cell, ranks: limit_s(cell, peers)
     ranks = Ranks(world_size=n_ranks, local_world_size=n_ranks)
     file = cell_file(cell(gpus=n_ranks, trainer={"comm_timeout_s": 6.0}))
     session.run(file, folder, ranks, Reporter(folder, ranks, Whereabouts()), started_at=0.0)
@@ -78,3 +83,12 @@ def test_a_hang_in_any_phase_is_ended_and_named(tmp_path: Path) -> None:
         assert error.message.startswith(f"{PHASES[what]}: nothing has ended for "), what
     assert {path.name for path in folders["closing"].iterdir()} >= {RESULT_FILE}
     assert not (folders["closing"] / rank_error(0)).exists()
+
+
+def test_a_lone_rank_may_take_as_long_as_it_takes() -> None:
+    from trainer import session
+    from trainer.ranks import Ranks
+
+    made = cell(trainer={"comm_timeout_s": 100.0})
+    assert session.hang_limit_s(made, Ranks()) == math.inf
+    assert session.hang_limit_s(made, Ranks(world_size=2)) == pytest.approx(95.0)
