@@ -126,6 +126,7 @@ def _refuse(reason: str, reporter: Reporter, ranks: Ranks, *, speaker: int) -> N
     The others wait, so that it is not stopped before it has. A node that alone finds something (a file that is on no
     disk of its own) says so itself, once it has waited for nothing, and so does a rank that alone of its node does.
     """
+    reporter.whereabouts.refusal = reason
     for other in dict.fromkeys((speaker, ranks.node_speaker)):
         if other == ranks.rank:
             break

@@ -65,6 +65,7 @@ class Whereabouts:
         is_done: The result is written: what happens from now on is no failure of the run.
         phase: What the rank is doing.
         n_phases: How many phases have begun.
+        refusal: Why this rank refuses, while it waits for another one to say it; empty otherwise.
     """
 
     step: int | None = None
@@ -72,6 +73,7 @@ class Whereabouts:
     is_done: bool = False
     phase: str = "starting"
     n_phases: int = 0
+    refusal: str = ""
 
     def begins(self, phase: str) -> None:
         """Note what comes now."""
@@ -203,7 +205,10 @@ class StopWatcher:
             continue
         peers_alive = self._peers_are_alive()
         time.sleep(self._grace_s)
-        if peers_alive:
+        if refusal := self._reporter.whereabouts.refusal:
+            # Nobody has said it yet, and this rank's turn will not come.
+            self._reporter.report(ErrorClass.REFUSED, refusal)
+        elif peers_alive:
             self._reporter.report(ErrorClass.STOPPED, f"stopped by {received.name}")
         else:
             # The agent stops all its ranks when one dies: then the signal is a consequence, not someone's wish.

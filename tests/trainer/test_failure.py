@@ -290,6 +290,19 @@ def test_what_the_main_thread_reports_is_written_though_another_thread_would_end
     assert done.returncode in codes
 
 
+def test_a_rank_that_is_stopped_while_it_leaves_a_refusal_to_others_says_it(tmp_path: Path) -> None:
+    waiting = """
+StopWatcher(reporter, Ranks(), grace_s=0.1).start()
+reporter.whereabouts.refusal = "cell.json: cannot read it"
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(30)
+"""
+    done = script("-c", _RANK + waiting, str(tmp_path), timeout_s=60)
+    assert done.returncode == 143
+    error = parse_error((tmp_path / rank_error(0)).read_text())
+    assert (error.error_class, error.message) == (ErrorClass.REFUSED, "cell.json: cannot read it")
+
+
 @dataclass
 class FakeBackend:
     name: str
