@@ -91,8 +91,13 @@ class Reconciler:
         self._reports = dict(reports)
         self._requeues.notice(flying, reports)
         self._stop_beyond_budget()
+        over = []
         for attempt in flying:
-            self._settle_one(attempt, reports.get(attempt.job_id or "", ABSENT))
+            # Not before the ones ahead of it were looked at: they may show that their array is another job.
+            report = reports.get(attempt.job_id or "", ABSENT)
+            if self._is_over(attempt, report):
+                over.append((attempt, report))
+        self._end(over)
         self._stops.tell()
 
     def _poll(self, flying: Sequence[AttemptState]) -> Mapping[str, JobReport] | None:
@@ -111,14 +116,17 @@ class Reconciler:
 
     def _end_those_with_results(self, flying: Iterable[AttemptState]) -> None:
         """A finished measurement needs no scheduler; everything else waits for its word."""
+        over = []
         for attempt in flying:
             launched = self._session.run_dir.attempt_file(attempt.key)
             if launched is not None and launched.ended_at is not None:
                 result, _ = self._session.run_dir.result(attempt.key)
                 if result is not None:
-                    self._end(attempt, JobReport(state="", phase=Phase.ENDED))
+                    over.append((attempt, JobReport(state="", phase=Phase.ENDED)))
+        self._end(over)
 
-    def _settle_one(self, attempt: AttemptState, report: JobReport) -> None:
+    def _is_over(self, attempt: AttemptState, report: JobReport) -> bool:
+        """Whether an attempt is to be ended now; looks after it where it is not."""
         now, job = self._session.clock.monotonic(), str(attempt.job_id)
         if report.phase is not Phase.ABSENT:
             self._absent.forget(job)
@@ -131,14 +139,14 @@ class Reconciler:
                 self._watch(attempt, report, now)
         elif report.phase is Phase.ENDED:
             if not self._has_result(attempt) and self._look_up.follow(attempt):
-                return
-            if self._is_settled(attempt, report, self._ended.lasting(job, now)):
-                self._end(attempt, report)
-        elif self._has_result(attempt) or (
-            self._absent.lasting(job, now) >= self._session.cluster.lost_after_s
-            and self._is_gone_for_good(attempt, report)
-        ):
-            self._end(attempt, report)
+                return False
+            return self._is_settled(attempt, report, self._ended.lasting(job, now))
+        else:
+            return self._has_result(attempt) or (
+                self._absent.lasting(job, now) >= self._session.cluster.lost_after_s
+                and self._is_gone_for_good(attempt, report)
+            )
+        return False
 
     def _is_gone_for_good(self, attempt: AttemptState, report: JobReport) -> bool:
         """Whether a job that is absent cannot begin any more; else it could run beside the next attempt's."""
@@ -247,7 +255,12 @@ class Reconciler:
             self._stops.request(attempt, StopKind.PAUSED, reason)
         self._stops.tell()
 
-    def _end(self, attempt: AttemptState, report: JobReport) -> None:
+    def _end(self, over: Sequence[tuple[AttemptState, JobReport]]) -> None:
+        earlier_s = self._requeues.settled_seconds(over)
+        for attempt, report in over:
+            self._end_one(attempt, report, earlier_s.get(str(attempt.job_id), 0.0))
+
+    def _end_one(self, attempt: AttemptState, report: JobReport, earlier_s: float) -> None:
         """Record how an attempt ended; one that was taken back before it began did not happen."""
         session, stop = self._session, attempt.stop
         is_taken_back = stop is not None and stop.kind is StopKind.PAUSED and self._never_began(attempt, report)
@@ -279,7 +292,7 @@ class Reconciler:
                 key=attempt.key,
                 outcome=verdict.outcome,
                 reason=verdict.reason,
-                gpu_seconds=_gpu_seconds(attempt, report, launched, self._requeues.settled_seconds(attempt, report)),
+                gpu_seconds=_gpu_seconds(attempt, report, launched, earlier_s),
                 evidence={**_as_data(evidence, errors), "blamed": blamed},
             )
         )

@@ -60,11 +60,24 @@ class Requeues:
             self._seen[job] = now
         return has_sign
 
-    def settled_seconds(self, attempt: AttemptState, report: JobReport) -> float:
-        """Seconds that an ended job held its nodes in runs before its last one."""
-        if not attempt.earlier_gpu_seconds and not self._files_of_earlier(attempt, report):
-            return 0.0
-        told = _seconds_before(report, self._runs_of([attempt]).get(str(attempt.job_id), ()))
+    def settled_seconds(self, over: Iterable[tuple[AttemptState, JobReport]]) -> Mapping[str, float]:
+        """Seconds that ended jobs held their nodes in runs before their last one, by job; asks accounting once.
+
+        A job that was not requeued is left out.
+        """
+        requeued = [
+            (attempt, report)
+            for attempt, report in over
+            if attempt.earlier_gpu_seconds or self._files_of_earlier(attempt, report)
+        ]
+        runs = self._runs_of([attempt for attempt, _ in requeued])
+        return {
+            str(attempt.job_id): self._settled(attempt, report, runs.get(str(attempt.job_id), ()))
+            for attempt, report in requeued
+        }
+
+    def _settled(self, attempt: AttemptState, report: JobReport, runs: Sequence[JobRun]) -> float:
+        told = _seconds_before(report, runs)
         if told is not None:
             return told
         noticed = attempt.earlier_gpu_seconds / attempt.gpus if attempt.gpus else 0.0

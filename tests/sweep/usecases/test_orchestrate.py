@@ -774,6 +774,25 @@ def test_what_a_job_used_before_it_was_requeued_is_what_accounting_says(world: W
     assert ended.gpu_seconds == 20 + 100
 
 
+def test_what_requeued_jobs_used_that_end_together_is_asked_for_once(world: World) -> None:
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    jobs = world.scheduler.live_jobs()
+    for number, job in enumerate(jobs, 1):
+        key = world.scheduler.keys[job]
+        killed = AttemptFile(key=key, job_id=job, hosts=("node1",), pid=5, restart=0, started_at=10.0)
+        world.run_dir.earlier[key] = [killed]
+        world.scheduler.runs[job] = [JobRun(started_at=9.0, ended_at=9.0 + number), JobRun(started_at=100.0)]
+        world.finish(job)
+    orchestrator.step()
+    assert world.scheduler.asked_for_runs == 1
+    used = {event.key: event.gpu_seconds for event in _events(world, Ended)}
+    gpus = {key: world.cells[key.cell_id].gpus for key in used}
+    assert [used[world.scheduler.keys[job]] for job in jobs] == [
+        (number + 100) * gpus[world.scheduler.keys[job]] for number, job in enumerate(jobs, 1)
+    ]
+
+
 def test_an_attempt_that_ended_before_it_began_used_nothing(world: World) -> None:
     _one_cell(world)
     orchestrator = world.orchestrator()
