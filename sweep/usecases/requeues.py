@@ -106,9 +106,12 @@ class Requeues:
     def _is_of_earlier(self, latest: AttemptFile, report: JobReport) -> bool:
         if _waits(report):
             return True
-        # The clocks of nodes differ: only a launcher that has ended can be of an earlier run.
-        began = report.started_at
-        return latest.ended_at is not None and began is not None and latest.ended_at < began + _CLOCKS_DIFFER_S
+        # The clocks of nodes differ: only a launcher that has ended can be of an earlier run. One that began and ended
+        # within the second in which the job began is of this run.
+        began, ended = report.started_at, latest.ended_at
+        if began is None or ended is None:
+            return False
+        return latest.started_at < began and ended < began + _CLOCKS_DIFFER_S
 
     def _runs_of(self, attempts: Sequence[AttemptState]) -> Mapping[str, Sequence[JobRun]]:
         if not attempts:

@@ -774,6 +774,18 @@ def test_what_a_job_used_before_it_was_requeued_is_what_accounting_says(world: W
     assert ended.gpu_seconds == 20 + 100
 
 
+def test_a_job_that_is_over_within_the_second_in_which_it_began_was_not_requeued(world: World) -> None:
+    """Slurm gives whole seconds, and still has it as COMPLETING."""
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    _launched(world, job, started_at=100.3, ended_at=100.4)
+    world.scheduler.say(job, "COMPLETING", started_at=100.0)
+    orchestrator.step()
+    assert _events(world, Requeued) == []
+
+
 def test_what_requeued_jobs_used_that_end_together_is_asked_for_once(world: World) -> None:
     orchestrator = world.orchestrator()
     orchestrator.step()
