@@ -199,7 +199,7 @@ class FaultRun:
         """The jobs that accounting knows by the names of the run, and the whole seconds of each of their runs."""
         jobs = self._jobs_of()
         with contextlib.suppress(AssertionError):  # accounting lags; what it has said by then counts
-            wait_for(lambda: set(self._rows_by_name(turned_away)) == set(jobs), 20, "accounting knows all jobs")
+            wait_for(lambda: set(self._rows_by_name(turned_away)) == set(jobs), 60, "accounting knows all jobs")
         rows = self._rows_by_name(turned_away)
         assert set(rows) == set(jobs), f"accounting has {sorted(rows)}, the ledger {sorted(jobs)}"
         hours = 0.0
