@@ -251,7 +251,10 @@ def _best_report(job_id: str, queue: Rows, accounting: Rows) -> JobReport | None
 
 
 _REMOVED = JobReport(
-    state="CANCELLED", phase=Phase.ENDED, reason="its array goes on without it: a task that waits leaves no other trace"
+    state="CANCELLED",
+    phase=Phase.ENDED,
+    reason="its array goes on without it: a task that waits leaves no other trace",
+    is_inferred=True,
 )
 """Slurm 22.05 keeps no record of an array's task that is cancelled while it waits, as long as others are there."""
 

@@ -106,6 +106,8 @@ class JobReport:
         started_at: Unix time at which it began to run; None where unknown.
         ended_at: Unix time of its end; None where unknown.
         ended_by: Who ended it, in words that follow "cancelled by"; empty where the scheduler does not say.
+        is_inferred: Whether that is no word of the scheduler on this job but follows from what it says of others, which
+            can be true only of a job that never began.
     """
 
     state: str
@@ -116,6 +118,7 @@ class JobReport:
     started_at: float | None = None
     ended_at: float | None = None
     ended_by: str = ""
+    is_inferred: bool = False
 
     @property
     def is_at_work(self) -> bool:

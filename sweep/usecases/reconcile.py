@@ -88,7 +88,8 @@ class Reconciler:
         if reports is None:
             self._end_those_with_results(flying)
             return
-        self._reports = dict(reports)
+        reports = {**reports, **self._disproved(flying, reports)}
+        self._reports = reports
         self._requeues.notice(flying, reports)
         self._stop_beyond_budget()
         over = []
@@ -99,6 +100,17 @@ class Reconciler:
                 over.append((attempt, report))
         self._end(over)
         self._stops.tell()
+
+    def _disproved(self, flying: Sequence[AttemptState], reports: Mapping[str, JobReport]) -> dict[str, JobReport]:
+        """Jobs that are said to have ended while they waited, and began: of them nothing is known yet."""
+        return {
+            attempt.job_id: ABSENT
+            for attempt in flying
+            if attempt.job_id is not None
+            and (report := reports.get(attempt.job_id)) is not None
+            and report.is_inferred
+            and self._session.run_dir.attempt_file(attempt.key) is not None
+        }
 
     def _poll(self, flying: Sequence[AttemptState]) -> Mapping[str, JobReport] | None:
         session = self._session

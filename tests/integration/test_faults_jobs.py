@@ -25,6 +25,9 @@ def test_a_node_that_fails_under_a_job_of_two_is_blamed_and_the_retry_keeps_away
     started = run.shell.start(*run.words)
     run.wait_running()
     (job,) = run.jobs()
+    run.job_of(64)
+    # Before srun has reached it, Slurm only sees srun fail.
+    wait_for(lambda: any(run.run_dir.glob("cells/*/repeat-01/attempt-01/node-1.log")), 60, "both nodes are at work")
     nodes = slurm.run("scontrol", "show", "hostnames", slurm.run("squeue", "-h", "-j", job, "-o", "%N")).split()
     slurm.fail_node(nodes[1])
     try:

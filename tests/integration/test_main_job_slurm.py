@@ -71,6 +71,7 @@ def test_a_job_whose_node_fails_is_retried_and_the_table_is_complete(slurm: Slur
     words, run_dir = _stub(shell, "failing", seconds=8)
     started = shell.start(*words, "nodes=1")
     wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
+    wait_for(lambda: any(run_dir.glob("cells/*/*/attempt-01/attempt.json")), 60, "its launcher has begun")
     (submitted,) = events(run_dir, "submitted")
     (job,) = submitted["jobs"]  # type: ignore[misc]  # a list of ids
     node = slurm.run("squeue", "-h", "-j", job, "-o", "%N")

@@ -1133,3 +1133,19 @@ def test_a_cancel_that_the_scheduler_did_not_hear_is_known_and_repeated(world: W
         world.clock.sleep(CLUSTER.poll_interval_s)
     assert world.scheduler.cancelled == [job]
     assert heir.reconciler.cancel_failure == ""
+
+
+def test_a_task_that_began_was_not_cancelled_while_it_waited_whatever_is_inferred_from_its_array(world: World) -> None:
+    _one_cell(world)
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    (job,) = world.scheduler.live_jobs()
+    world.scheduler.say(job, "CANCELLED", started_at=None, is_inferred=True)
+    _launched(world, job)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    assert orchestrator.step().actions[0].kind is ActionKind.WAIT, "nothing is known of it: accounting may lag"
+    world.scheduler.say(job, "COMPLETED", exit_code=0)
+    orchestrator.step()
+    world.clock.sleep(CLUSTER.result_grace_s)
+    assert orchestrator.step().actions[0].outcome is Outcome.TRAINER_ERROR
