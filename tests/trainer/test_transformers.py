@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.loops.ours import renamed
+from benchmarks.loops.plain import LAYERS, NAMES
 from sweep.core.model import ModelShape
 from tests.trainer.test_model import built, shape
 from trainer.loss import token_loss_sum
@@ -32,30 +34,11 @@ GROUPED = ModelShape(
     rope_theta=500000.0,
     norm_eps=1e-6,
 )
-NAMES = {
-    "embedding.weight": "model.embed_tokens.weight",
-    "norm.weight": "model.norm.weight",
-    "head.weight": "lm_head.weight",
-}
-NAMES_IN_LAYER = {
-    "attention_norm": "input_layernorm",
-    "attention.wq": "self_attn.q_proj",
-    "attention.wk": "self_attn.k_proj",
-    "attention.wv": "self_attn.v_proj",
-    "attention.wo": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn.w_gate": "mlp.gate_proj",
-    "ffn.w_up": "mlp.up_proj",
-    "ffn.w_down": "mlp.down_proj",
-}
 
 
 def name_there(name: str) -> str:
     """What transformers calls a parameter of ours."""
-    if name in NAMES:
-        return NAMES[name]
-    _, layer, inner = name.removesuffix(".weight").split(".", 2)
-    return f"model.layers.{layer}.{NAMES_IN_LAYER[inner]}.weight"
+    return renamed(name.removesuffix(".weight"), NAMES, LAYERS)
 
 
 def reference(model_shape: ModelShape, ours: Llama) -> Any:

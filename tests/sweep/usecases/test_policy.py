@@ -600,7 +600,8 @@ def test_a_job_that_would_wait_for_ever_is_ended_with_the_reason(world: World) -
     assert gpu_hours_committed(orchestrator.session.history) == 0, "it never began"
 
 
-def test_a_job_that_begins_after_all_is_not_ended_as_hopeless(world: World) -> None:
+def _hopeless_and_not_heard(world: World) -> tuple[Orchestrator, str]:
+    """A job that waits for what will never come, and whose cancel the scheduler has not heard."""
     _cells(world, tiny_cell())
     orchestrator = world.orchestrator()
     orchestrator.step()
@@ -610,6 +611,11 @@ def test_a_job_that_begins_after_all_is_not_ended_as_hopeless(world: World) -> N
     world.clock.sleep(60)
     world.scheduler.cancel_error = SchedulerError("away")
     orchestrator.step()
+    return orchestrator, job
+
+
+def test_a_job_that_begins_after_all_is_not_ended_as_hopeless(world: World) -> None:
+    orchestrator, job = _hopeless_and_not_heard(world)
     world.scheduler.cancel_error = None
     world.scheduler.say(job, "RUNNING")
     for _ in range(5):
@@ -622,15 +628,7 @@ def test_a_job_that_begins_after_all_is_not_ended_as_hopeless(world: World) -> N
 
 def test_a_job_that_began_after_all_and_is_requeued_can_be_ended_as_hopeless_anew(world: World) -> None:
     """Its first stop has lapsed; the second is written down once, and repeated to the scheduler until it is heard."""
-    _cells(world, tiny_cell())
-    orchestrator = world.orchestrator()
-    orchestrator.step()
-    (job,) = world.scheduler.live_jobs()
-    world.scheduler.say(job, "PENDING", reason="PartitionTimeLimit")
-    orchestrator.step()
-    world.clock.sleep(60)
-    world.scheduler.cancel_error = SchedulerError("away")
-    orchestrator.step()
+    orchestrator, job = _hopeless_and_not_heard(world)
     world.scheduler.cancel_error, world.scheduler.takes_its_time = None, True
     world.scheduler.say(job, "RUNNING", started_at=world.clock.now() + 1)
     orchestrator.step()
