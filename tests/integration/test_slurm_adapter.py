@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -284,7 +284,8 @@ def test_a_job_past_its_time_is_a_timeout(slurm: SlurmUnderTest, run_dir: Path) 
     assert report.ended_at is None
     # Ended before its step is there, it would say FAILED: srun finds its job over.
     wait_for(lambda: f"{jobs[0]}.0" in slurm.run("squeue", "-h", "-s", "-j", jobs[0]), 60, "its step runs")
-    # Its end is set to be now instead of in five minutes; slurmctld looks every half minute.
-    slurm.run("scontrol", "update", f"jobid={jobs[0]}", f"EndTime={datetime.now().isoformat(timespec='seconds')}")
-    (report,) = watch(on, jobs, has_ended, timeout_s=75).values()
+    # Its end is set to be soon instead of in five minutes, not now: Slurm refuses one that is past when it hears of it.
+    soon = datetime.now() + timedelta(seconds=15)
+    slurm.run("scontrol", "update", f"jobid={jobs[0]}", f"EndTime={soon.isoformat(timespec='seconds')}")
+    (report,) = watch(on, jobs, has_ended, timeout_s=120).values()
     assert on.outcome_of(report) is Outcome.TIMEOUT
