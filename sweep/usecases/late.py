@@ -26,7 +26,7 @@ def take_late_results(session: Session) -> bool:
         if not _may_have_one(repeat):
             continue
         for attempt in repeat.attempts:
-            if attempt.outcome is not None and session.run_dir.result(attempt.key)[0] is not None:
+            if attempt.outcome is not None and session.has_result(attempt.key):
                 _count(session, attempt)
                 is_any = True
                 break

@@ -103,6 +103,10 @@ class Session:
         self.ledger.append(event)
         self.history.apply(event)
 
+    def has_result(self, key: AttemptKey) -> bool:
+        """Whether there is a valid result of this very attempt."""
+        return self.run_dir.result(key)[0] is not None
+
     def reached(self) -> None:
         """The scheduler answered."""
         contact = self.contact

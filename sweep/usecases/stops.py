@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from sweep.core.attempt import JobReport, Stop
     from sweep.core.history import AttemptState
+    from sweep.ports import RunDirectory
     from sweep.usecases.session import Session
 
 _CLOCKS_DIFFER_S = 5.0
@@ -112,3 +113,8 @@ class Stops:
             return
         only_pending = not attempt.is_cancel_requested and stop is not None and stop.kind in WHILE_PENDING
         self._due[only_pending][job] = attempt.submission
+
+
+def never_began(attempt: AttemptState, report: JobReport, run_dir: RunDirectory) -> bool:
+    """Whether neither the scheduler nor the run directory knows of a beginning of an attempt's job."""
+    return report.started_at is None and run_dir.attempt_file(attempt.key) is None
