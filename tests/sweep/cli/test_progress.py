@@ -16,7 +16,7 @@ from sweep.core.record import AttemptFile, Progress
 from sweep.ports import SchedulerUnreachableError
 from sweep.usecases.orchestrate import Orchestrator
 from tests.fakes import tiny_cell, weak_content
-from tests.sweep.usecases.conftest import World
+from tests.sweep.usecases.world import World
 
 
 class Screen:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from sweep.core.attempt import JobReport, Outcome, Phase
 from sweep.core.history import History, fold
 from sweep.core.plan import ActionKind
-from sweep.core.record import AttemptFile
 from sweep.ports import SchedulerError
 from sweep.usecases.look import Look, look_over
 from sweep.usecases.status import statuses
 from tests.fakes import weak_content
-from tests.sweep.usecases.conftest import World
+from tests.sweep.usecases.world import World
 
 
 def left(world: World) -> History:
@@ -56,9 +55,7 @@ def test_a_scheduler_that_cannot_be_asked_leaves_what_results_say(world: World) 
     history = left(world)
     measured, _ = world.scheduler.live_jobs()
     key = world.finish(measured)
-    world.run_dir.attempt_files[key] = AttemptFile(
-        key=key, job_id=measured, restart=0, hosts=("n1",), pid=1, started_at=1.0, ended_at=2.0, exit_code=0
-    )
+    world.launched(measured, started_at=1.0, ended_at=2.0, exit_code=0)
     world.scheduler.poll_error = SchedulerError("no squeue here")
     look = looked(world, history)
     assert (look.problem, look.unrecorded) == ("no squeue here", {key})

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, Outcome, RankError
+from sweep.core.attempt import ErrorClass, Outcome
 from sweep.core.ledger import Reopened
 from sweep.core.plan import ActionKind
 from sweep.ports import SchedulerUnreachableError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
-from tests.sweep.usecases.conftest import CLUSTER, World
-
-ERROR = RankError(rank=0, node_rank=0, time=1.0, error_class=ErrorClass.EXCEPTION, message="boom")
+from tests.sweep.usecases.world import CLUSTER, World, rank_error
 
 
 def _fail(world: World) -> list[str]:
     """Every job in the queue has failed, and a rank says why."""
     jobs = world.scheduler.live_jobs()
     for job in jobs:
-        world.run_dir.rank_errors[world.scheduler.keys[job]] = [ERROR]
-        world.scheduler.say(job, "FAILED")
+        world.fail(job, rank_error(ErrorClass.EXCEPTION))
     return jobs
 
 
@@ -28,7 +25,7 @@ def _attempts(world: World) -> list[int]:
 
 
 def _reopened(world: World) -> int:
-    return sum(len(event.repeats) for event in world.ledger.events() if isinstance(event, Reopened))
+    return sum(len(event.repeats) for event in world.events(Reopened))
 
 
 def _asked(world: World, *outcomes: Outcome) -> Orchestrator:
@@ -65,8 +62,7 @@ def test_what_has_ended_and_is_settled_later_is_tried_again_once(world: World) -
 
 
 def test_what_was_cancelled_just_before_is_tried_again_once_its_job_is_gone(world: World) -> None:
-    orchestrator = world.orchestrator()
-    orchestrator.step()
+    orchestrator = world.begun()
     for job in world.scheduler.live_jobs():
         world.scheduler.say(job, "RUNNING")
     world.scheduler.takes_its_time = True

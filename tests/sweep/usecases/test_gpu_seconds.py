@@ -1,0 +1,76 @@
+"""What an attempt has used, requeues included."""
+
+from __future__ import annotations
+
+from sweep.core.attempt import JobRun
+from sweep.core.ledger import Ended, Requeued
+from tests.sweep.usecases.world import World
+
+
+def test_gpu_seconds_of_an_attempt_are_its_time_times_its_gpus(world: World) -> None:
+    world.run_to_the_end()
+    used = {event.key.cell_id: event.gpu_seconds for event in world.events(Ended)}
+    assert {world.cells[name].gpus: seconds for name, seconds in used.items()} == {1: 100.0, 2: 200.0}
+
+
+def test_an_attempt_that_ended_before_it_began_used_nothing(world: World) -> None:
+    orchestrator, job = world.one_job()
+    world.scheduler.say(job, "CANCELLED by 1000", started_at=None)
+    world.look_twice(orchestrator)
+    assert [event.gpu_seconds for event in world.events(Ended)] == [0.0]
+
+
+def test_what_a_job_used_before_it_was_requeued_counts_too(world: World) -> None:
+    """Once with its end, and once killed: then it lasted until the last file that it wrote."""
+    orchestrator, job = world.one_job()
+    key = world.scheduler.keys[job]
+    world.run_dir.earlier[key] = [
+        world.attempt_file(job, restart=0, started_at=10.0, ended_at=25.0),
+        world.attempt_file(job, restart=1, started_at=60.0, ended_at=None),
+    ]
+    world.run_dir.signs[key, 1] = 70.0
+    world.finish(job)
+    orchestrator.step()
+    (ended,) = world.events(Ended)
+    assert ended.gpu_seconds == 15 + 10 + 100
+
+
+def test_what_a_job_used_before_it_was_requeued_is_what_accounting_says(world: World) -> None:
+    orchestrator, job = world.one_job()
+    key = world.scheduler.keys[job]
+    world.run_dir.earlier[key] = [world.attempt_file(job, started_at=10.0)]
+    world.scheduler.runs[job] = [JobRun(started_at=9.0, ended_at=29.0), JobRun(started_at=100.0, ended_at=None)]
+    for state in ("RUNNING", "RUNNING"):
+        world.scheduler.say(job, state, started_at=100.0)
+        orchestrator.step()
+    assert world.scheduler.asked_for_runs == 1, "asked again only where something has changed"
+    assert world.ledger.events()[-1] == Requeued(time=world.clock.now(), key=key, gpu_seconds=20.0)
+    world.finish(job)
+    orchestrator.step()
+    (ended,) = world.events(Ended)
+    assert ended.gpu_seconds == 20 + 100
+
+
+def test_a_job_that_is_over_within_the_second_in_which_it_began_was_not_requeued(world: World) -> None:
+    """Slurm gives whole seconds, and still has it as COMPLETING."""
+    orchestrator, job = world.one_job()
+    world.launched(job, started_at=100.3, ended_at=100.4)
+    world.scheduler.say(job, "COMPLETING", started_at=100.0)
+    orchestrator.step()
+    assert world.events(Requeued) == []
+
+
+def test_what_requeued_jobs_used_that_end_together_is_asked_for_once(world: World) -> None:
+    orchestrator = world.begun()
+    jobs = world.scheduler.live_jobs()
+    for number, job in enumerate(jobs, 1):
+        world.run_dir.earlier[world.scheduler.keys[job]] = [world.attempt_file(job, started_at=10.0)]
+        world.scheduler.runs[job] = [JobRun(started_at=9.0, ended_at=9.0 + number), JobRun(started_at=100.0)]
+        world.finish(job)
+    orchestrator.step()
+    assert world.scheduler.asked_for_runs == 1
+    used = {event.key: event.gpu_seconds for event in world.events(Ended)}
+    gpus = {key: world.cells[key.cell_id].gpus for key in used}
+    assert [used[world.scheduler.keys[job]] for job in jobs] == [
+        (number + 100) * gpus[world.scheduler.keys[job]] for number, job in enumerate(jobs, 1)
+    ]

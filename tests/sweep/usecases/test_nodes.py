@@ -1,0 +1,92 @@
+"""Which nodes a submission keeps away from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sweep.core.attempt import ErrorClass, Outcome
+from sweep.core.blame import Blame
+from sweep.core.site import Site
+from sweep.ports import SubmissionRejectedError
+from tests.fakes import tiny_cell
+from tests.sweep.usecases.world import CALM, World, nodes_known, rank_error
+
+
+def test_a_retry_keeps_away_from_the_node_that_failed_if_the_cluster_knows_its_name(world: World) -> None:
+    world.scheduler.limits = nodes_known("n1", "n2", "n3")
+    world.scheduler.out_of_service = {"n2": "Not responding", "n9": "elsewhere"}
+    orchestrator = world.begun(tiny_cell(nodes=2))
+    world.end_all(orchestrator, "NODE_FAIL", nodes=("n1", "n2"))
+    orchestrator.step()
+    assert [submission.exclude for submission in world.submitted()] == [(), ("n2",)]
+    assert [(blame.node, blame.outcome) for blame in world.blame.blames] == [("n2", Outcome.NODE_FAIL)]
+
+
+def test_the_node_of_the_rank_whose_device_failed_is_blamed(world: World) -> None:
+    world.scheduler.limits = nodes_known("n1", "n2", "n3")
+    orchestrator = world.begun(tiny_cell(nodes=2))
+    world.end_all(
+        orchestrator, "FAILED", rank_error(ErrorClass.DEVICE, "Xid 79", rank=1, node_rank=1), nodes=("n1", "n2")
+    )
+    orchestrator.step()
+    assert world.submitted()[-1].exclude == ("n2",)
+
+
+def test_a_cell_that_failed_on_two_nodes_is_sent_back_to_neither(world: World) -> None:
+    world.set_cells(tiny_cell())
+    world.scheduler.limits = nodes_known("n1", "n2", "n3")
+    orchestrator = world.orchestrator()
+    for node in ("n1", "n2"):
+        orchestrator.step()
+        world.end_all(orchestrator, "FAILED", rank_error(ErrorClass.DEVICE, "Xid 79"), nodes=(node,))
+    orchestrator.step()
+    assert world.submitted()[-1].exclude == ("n1", "n2")
+
+
+def test_where_no_node_is_left_without_those_that_are_blamed_they_are_used_all_the_same(world: World) -> None:
+    world.scheduler.limits = nodes_known("n1", "n2")
+    orchestrator, _ = world.one_job()
+    world.end_all(orchestrator, "NODE_FAIL", nodes=("n1",))
+    words = "Requested node configuration is not available"
+    world.scheduler.submit_error = SubmissionRejectedError(words, leaves_no_node=True)
+    orchestrator.step()
+    assert not world.scheduler.live_jobs()
+    assert words in world.reporter.notes[-1]
+    world.scheduler.submit_error = None
+    orchestrator.step()
+    assert len(world.scheduler.live_jobs()) == 1
+    assert world.submitted()[-1].exclude == ()
+
+
+def test_what_the_settings_name_and_the_cluster_does_not_know_is_said_once(world: World) -> None:
+    world.set_cells(tiny_cell(), tiny_cell(seq_len=64))
+    world.policy = replace(CALM, max_concurrent_jobs=1)
+    world.scheduler.limits = Site(notes=("slurm.exclude names gone, which this cluster does not know",))
+    world.run_to_the_end()
+    assert [note for note in world.reporter.notes if "gone" in note] == list(world.scheduler.limits.notes)
+
+
+def test_a_node_that_several_cells_blame_is_excluded_for_all_until_the_blame_expires(world: World) -> None:
+    now = world.clock.now()
+    for cell in ("a" * 16, "b" * 16):
+        blame = Blame(
+            node="n1", time=now - 60, cell_id=cell, run="other", outcome=Outcome.NODE_FAIL, reason="NODE_FAIL"
+        )
+        world.blame.add([blame])
+    world.blame.add([replace(world.blame.blames[0], node="n2")])
+    world.scheduler.limits = nodes_known("n1", "n2", "n3")
+    orchestrator, _ = world.one_job()
+    assert world.submitted()[-1].exclude == ("n1",), "one cell alone proves nothing"
+    world.end_all(orchestrator, "PREEMPTED")
+    world.clock.sleep(25 * 3600)
+    orchestrator.step()
+    assert world.submitted()[-1].exclude == ()
+
+
+def test_exclusion_never_leaves_too_few_nodes_nor_names_one_that_is_unknown(world: World) -> None:
+    world.scheduler.limits = nodes_known("n1", "n2")
+    world.scheduler.out_of_service = {"n2": "down", "gone": "down"}
+    orchestrator = world.begun(tiny_cell(nodes=2))
+    world.end_all(orchestrator, "NODE_FAIL", nodes=("gone", "n2"))
+    orchestrator.step()
+    assert world.submitted()[-1].exclude == ()
