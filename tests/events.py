@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sweep.core.attempt import AttemptKey, Outcome, StopKind
+from sweep.core.attempt import AttemptKey, Outcome, Phase, StopKind
 from sweep.core.ledger import (
     CancelRequested,
     Ended,
@@ -14,6 +14,7 @@ from sweep.core.ledger import (
     Reopened,
     Requeued,
     Reserved,
+    Sighted,
     Skipped,
     StopRequested,
     Submitted,
@@ -70,6 +71,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     ),
     st.builds(StopRequested, time=TIMES, key=KEYS, kind=st.sampled_from(StopKind), reason=st.text(max_size=9)),
     st.builds(Requeued, time=TIMES, key=KEYS, gpu_seconds=TIMES),
+    st.builds(Sighted, time=TIMES, keys=st.lists(KEYS, max_size=2).map(tuple), phase=st.sampled_from(Phase)),
     st.builds(Withdrawn, time=TIMES, key=KEYS, reason=st.text(max_size=9)),
     st.builds(Skipped, time=TIMES, repeats=REPEATS, kind=st.text(max_size=9), reason=st.text(max_size=9)),
 )

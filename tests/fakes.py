@@ -244,6 +244,8 @@ class FakeScheduler:
     """What the scheduler wrote of a job's end into its log."""
     out_of_service: dict[str, str] = field(default_factory=dict)
     closed: bool = False
+    clock: FakeClock = field(default_factory=lambda: FakeClock(time=200.0))
+    """By which jobs end; by default all at one time."""
     _next: int = 100
 
     def own_name(self) -> str | None:
@@ -324,7 +326,8 @@ class FakeScheduler:
     def say(self, job: str, state: str, **details: object) -> None:
         """Let a job be in a state."""
         phase = slurm_state(state).phase
-        times = {"started_at": 100.0, "ended_at": 200.0} if phase is Phase.ENDED else {}
+        now = self.clock.now()
+        times = {"started_at": now - 100.0, "ended_at": now} if phase is Phase.ENDED else {}
         self.states[job] = JobReport(state=state, phase=phase, **{**times, **details})  # type: ignore[arg-type]  # keywords
 
     def live_jobs(self) -> list[str]:

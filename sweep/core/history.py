@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.attempt import Outcome, Stop
+from sweep.core.attempt import Outcome, Phase, Stop
 from sweep.core.ledger import (
     CancelRequested,
     Ended,
@@ -14,6 +14,7 @@ from sweep.core.ledger import (
     Reopened,
     Requeued,
     Reserved,
+    Sighted,
     Skipped,
     StopRequested,
     Submitted,
@@ -48,6 +49,7 @@ class AttemptState:
         is_cancel_requested: The user asked for its end.
         stop: Why this tool itself ends it; None where it does not.
         released: The reservation never became a job, or the job was taken back before it began.
+        gone: That its job was seen to be over, or not to be known, and since when (Unix time); None: it was not.
         ended_at: Unix time of the decision.
         evidence: What the decision rests on.
     """
@@ -67,6 +69,7 @@ class AttemptState:
     is_cancel_requested: bool = False
     stop: Stop | None = None
     released: bool = False
+    gone: tuple[Phase, float] | None = None
     ended_at: float | None = None
     evidence: Mapping[str, object] = field(default_factory=dict)
 
@@ -229,7 +232,7 @@ def _submitted(history: History, event: Submitted) -> None:
         counts = f"{len(event.jobs)} jobs for {len(states)} attempts"
         history.problems.append(f"submission {event.submission} was given {counts}")
     for state, job_id in zip(states, event.jobs, strict=False):
-        state.job_id = job_id
+        state.job_id, state.gone = job_id, None
         if state.released or state.outcome is Outcome.REJECTED_BY_SCHEDULER:
             # The job exists after all: it must be watched, or the repeat would be run twice.
             history.problems.append(f"attempt {state.key} was given up, yet is job {job_id}")
@@ -314,6 +317,15 @@ def _requeued(history: History, event: Requeued) -> None:
         state.earlier_gpu_seconds = event.gpu_seconds
 
 
+def _sighted(history: History, event: Sighted) -> None:
+    for key in event.keys:
+        state = history.attempt(key)
+        if state is None:
+            history.problems.append(f"attempt {key} was looked for but never reserved")
+        else:
+            state.gone = (event.phase, event.time) if event.phase in (Phase.ENDED, Phase.ABSENT) else None
+
+
 def _reopened(history: History, event: Reopened) -> None:
     for key in event.repeats:
         repeat = history.repeats.setdefault(key, RepeatHistory())
@@ -339,6 +351,7 @@ _APPLY: Mapping[type, Any] = {
     StopRequested: _stop_requested,
     Withdrawn: _withdrawn,
     Requeued: _requeued,
+    Sighted: _sighted,
 }
 
 

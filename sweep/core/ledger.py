@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sweep.core.attempt import AttemptKey, Outcome, StopKind
+from sweep.core.attempt import AttemptKey, Outcome, Phase, StopKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -165,6 +165,21 @@ class Requeued:
     gpu_seconds: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sighted:
+    """Jobs were first seen to be over, or not to be known, and their attempts could not be ended yet; or are back.
+
+    Attributes:
+        time: Unix time.
+        keys: Their attempts.
+        phase: ``ended`` or ``absent``; any other takes back what was seen before.
+    """
+
+    time: float
+    keys: tuple[AttemptKey, ...]
+    phase: Phase
+
+
 Event = (
     Reserved
     | Submitted
@@ -177,6 +192,7 @@ Event = (
     | StopRequested
     | Withdrawn
     | Requeued
+    | Sighted
 )
 _Kind = TypeVar("_Kind")
 _Line = TypeVar("_Line", str, bytes)
@@ -192,6 +208,7 @@ EVENT_NAMES: Mapping[type[Event], str] = {
     StopRequested: "stop_requested",
     Withdrawn: "withdrawn",
     Requeued: "requeued",
+    Sighted: "sighted",
 }
 
 
@@ -309,6 +326,11 @@ def _parse_requeued(data: dict[str, Any]) -> Requeued:
     return Requeued(time=_number(data["time"]), key=_key(data["key"]), gpu_seconds=_number(data["gpu_seconds"]))
 
 
+def _parse_sighted(data: dict[str, Any]) -> Sighted:
+    keys = tuple([_key(key) for key in _typed(list, data["keys"])])
+    return Sighted(time=_number(data["time"]), keys=keys, phase=Phase(data["phase"]))
+
+
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "reserved": _parse_reserved,
     "submitted": _parse_submitted,
@@ -321,6 +343,7 @@ _PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "stop_requested": _parse_stop_requested,
     "withdrawn": _parse_withdrawn,
     "requeued": _parse_requeued,
+    "sighted": _parse_sighted,
 }
 
 

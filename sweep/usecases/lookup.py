@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sweep.core.attempt import Phase
 from sweep.core.record import RecordError
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 from sweep.usecases.queue import began, seems_anothers
-from sweep.usecases.sightings import Sightings
 
 if TYPE_CHECKING:
     from sweep.core.attempt import AttemptKey, JobReport
     from sweep.core.history import AttemptState
     from sweep.usecases.session import Session
+    from sweep.usecases.sightings import Gone
 
 _LOOK_UP_GRACE_S = 60.0
 """An sbatch that outlived a killed orchestrator may still be under way; its name is looked for that long."""
@@ -33,12 +34,13 @@ class LookUp:
 
     Args:
         session: The run.
+        gone: Since when it has been so that nobody knows them.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, gone: Gone) -> None:
         """Nothing has been looked for yet."""
         self._session = session
-        self._unknown = Sightings()
+        self._gone = gone
         self._failures: dict[str, str] = {}
 
     def look(self) -> None:
@@ -109,5 +111,7 @@ class LookUp:
         return not self.follow(attempt) and not (seems_anothers(report) and began(attempt, session.run_dir))
 
     def _never_arrived(self, name: str) -> bool:
+        flying = [attempt for attempt in self._session.history.submissions[name] if attempt.in_flight]
+        unknown_s = [self._gone.lasting(attempt, Phase.ABSENT) for attempt in flying]
         grace_s = min(_LOOK_UP_GRACE_S, self._session.cluster.lost_after_s) if self._session.scheduler.keeps_jobs else 0
-        return self._unknown.lasting(name, self._session.clock.monotonic()) >= grace_s
+        return min(unknown_s) >= grace_s

@@ -12,7 +12,7 @@ from sweep.usecases.endings import Endings
 from sweep.usecases.lookup import LookUp
 from sweep.usecases.queue import names_of, reports_of
 from sweep.usecases.requeues import Requeues
-from sweep.usecases.sightings import Sightings
+from sweep.usecases.sightings import Gone
 from sweep.usecases.stops import Stops, never_began
 from sweep.usecases.watch import Watch
 
@@ -37,11 +37,10 @@ class Reconciler:
         self._requeues = Requeues(session)
         self._watch = Watch(session, self._stops)
         self._endings = Endings(session, self._stops, self._requeues)
-        self._absent = Sightings()
-        self._ended = Sightings()
+        self._gone = Gone(session)
         self._reports: dict[str, JobReport] = {}
         self._last_failure = ""
-        self._look_up = LookUp(session)
+        self._look_up = LookUp(session, self._gone)
 
     @property
     def reports(self) -> Mapping[str, JobReport]:
@@ -62,10 +61,11 @@ class Reconciler:
         self._take_up_cancel_requests()
         self._look_up.look()
         flying = [attempt for attempt in self._session.history.in_flight() if attempt.job_id is not None]
-        if not flying:
+        if flying:
+            self.settle_by(flying, self._poll(flying))
+        else:
             self._reports = {}
-            return
-        self.settle_by(flying, self._poll(flying))
+        self._gone.write_down()
 
     def settle_by(self, flying: Sequence[AttemptState], reports: Mapping[str, JobReport] | None) -> None:
         """End those attempts that are over by these reports of their jobs (None: the scheduler could not be asked)."""
@@ -122,21 +122,17 @@ class Reconciler:
 
     def _is_over(self, attempt: AttemptState, report: JobReport) -> bool:
         """Whether an attempt is to be ended now; looks after it where it is not."""
-        now, job = self._session.clock.monotonic(), str(attempt.job_id)
-        if report.phase is not Phase.ABSENT:
-            self._absent.forget(job)
-        if report.phase is not Phase.ENDED:
-            self._ended.forget(job)
         self._watch.look_after(attempt, report)
         if report.phase is Phase.ENDED:
             if not self._session.has_result(attempt.key) and self._look_up.follow(attempt):
                 return False
-            return self._is_settled(attempt, report, self._ended.lasting(job, now))
+            return self._is_settled(attempt, report, self._gone.lasting(attempt, Phase.ENDED, ended_at=report.ended_at))
         if report.phase is Phase.ABSENT:
             return self._session.has_result(attempt.key) or (
-                self._absent.lasting(job, now) >= self._session.cluster.lost_after_s
+                self._gone.lasting(attempt, Phase.ABSENT) >= self._session.cluster.lost_after_s
                 and self._is_gone_for_good(attempt, report)
             )
+        self._gone.is_back(attempt)
         return False
 
     def _is_gone_for_good(self, attempt: AttemptState, report: JobReport) -> bool:

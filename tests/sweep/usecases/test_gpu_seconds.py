@@ -65,7 +65,8 @@ def test_what_requeued_jobs_used_that_end_together_is_asked_for_once(world: Worl
     jobs = world.scheduler.live_jobs()
     for number, job in enumerate(jobs, 1):
         world.run_dir.earlier[world.scheduler.keys[job]] = [world.attempt_file(job, started_at=10.0)]
-        world.scheduler.runs[job] = [JobRun(started_at=9.0, ended_at=9.0 + number), JobRun(started_at=100.0)]
+        last = JobRun(started_at=world.clock.now() - 100)
+        world.scheduler.runs[job] = [JobRun(started_at=9.0, ended_at=9.0 + number), last]
         world.finish(job)
     orchestrator.step()
     assert world.scheduler.asked_for_runs == 1

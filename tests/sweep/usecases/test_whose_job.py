@@ -149,4 +149,4 @@ def test_what_the_user_cancelled_is_no_job_only_if_it_could_be_withdrawn(world: 
     world.run_dir.withdraw = lambda _: "55"  # type: ignore[method-assign]
     heir.step()
     assert world.events(Ended) == []
-    assert world.ledger.events()[-1] == Submitted(time=world.clock.now(), submission=name, jobs=("55",))
+    assert world.events(Submitted)[-1] == Submitted(time=world.clock.now(), submission=name, jobs=("55",))

@@ -88,6 +88,9 @@ class World:
     canary_helps: bool = True
     tokens: itertools.count[int] = field(default_factory=itertools.count)
 
+    def __post_init__(self) -> None:
+        self.scheduler.clock = self.clock
+
     def set_cells(self, *cells: Cell) -> list[str]:
         """The run has these cells and no others; gives their ids."""
         self.cells = {cell_id(cell): cell for cell in cells}
