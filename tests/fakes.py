@@ -15,6 +15,7 @@ from sweep.core.model import FlopConvention, ModelShape
 from sweep.core.record import AttemptFile, CellFile, Progress, RecordError, Result
 from sweep.core.series import SeriesKind, SeriesSpec
 from sweep.core.site import UNLIMITED, Site
+from sweep.core.spec import LaunchSpec
 from sweep.core.submission import Submission
 from sweep.core.sweep_file import SweepFile
 from sweep.ports import Intent
@@ -59,6 +60,27 @@ def weak_content(
         points=tuple(Point(axes={"nodes": cell.nodes}, cell_id=name) for name, cell in cells.items()),
         rejections=tuple(rejections),
     )
+
+
+def submission_of(tasks: int | tuple[AttemptKey, ...] = 1, **changes: object) -> Submission:
+    """A submission of jobs of one CPU: so many, or these attempts."""
+    if isinstance(tasks, int):
+        tasks = tuple(AttemptKey(cell_id=f"{number:016x}", repeat=1, attempt=1) for number in range(tasks))
+    values: dict[str, object] = {
+        "name": "weak",
+        "run_dir": "/runs/weak",
+        "created_at": 0.0,
+        "tasks": tasks,
+        "nodes": 1,
+        "gpus_per_node": 1,
+        "device_type": "cpu",
+        "walltime_min": 5,
+        "sources_dir": "/runs/weak/sources/abc",
+        "sources_hash": "abc",
+        "launch": LaunchSpec(),
+        **changes,
+    }
+    return Submission(**values)  # type: ignore[arg-type]  # assembled from keywords
 
 
 def result_of(key: AttemptKey, **changes: object) -> Result:

@@ -16,11 +16,12 @@ import pytest
 from sweep.adapters.slurm import SlurmScheduler
 from sweep.adapters.slurm_commands import SlurmCommands
 from sweep.adapters.slurm_script import log_file
-from sweep.core.attempt import AttemptKey, JobReport, Outcome, Phase
-from sweep.core.spec import GpuFlag, LaunchSpec, SlurmSpec
+from sweep.core.attempt import JobReport, Outcome, Phase
+from sweep.core.spec import GpuFlag, SlurmSpec
 from sweep.core.submission import Submission
 from sweep.ports import SubmissionRejectedError
 from tests.commands import wait_for
+from tests.fakes import submission_of
 from tests.integration.conftest import SlurmUnderTest
 
 pytestmark = pytest.mark.slurm
@@ -52,19 +53,14 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def submission(run: Path, name: str, *, tasks: int = 1, nodes: int = 1, gpus_per_node: int = 1) -> Submission:
-    keys = tuple(AttemptKey(cell_id=f"{number:016x}", repeat=1, attempt=1) for number in range(tasks))
-    return Submission(
+    return submission_of(
+        tasks,
         name=f"{name}-{time.time_ns():x}",
         run_dir=str(run),
         created_at=time.time(),
-        tasks=keys,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        device_type="cpu",
-        walltime_min=5,
         sources_dir=str(run / "sources"),
-        sources_hash="0123",
-        launch=LaunchSpec(),
     )
 
 

@@ -13,6 +13,7 @@ from sweep.core.attempt import AttemptKey
 from sweep.core.node_command import MARKER
 from sweep.core.spec import LaunchSpec, Runner
 from sweep.core.submission import Submission
+from tests.fakes import submission_of
 
 STUBS = Path(__file__).parent
 CELL = "89c35e1f02ab77d4"
@@ -39,14 +40,13 @@ def submission(
 ) -> Submission:
     """A submission with its file, its attempts' folders and a snapshot of the real sources."""
     sources_dir, sources_hash = snapshot(run_dir)
-    made = Submission(
+    made = submission_of(
+        tasks,
         name=name,
         run_dir=str(run_dir),
         created_at=time.time(),
-        tasks=tasks,
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        device_type="cpu",
         walltime_min=walltime_min,
         sources_dir=str(sources_dir),
         sources_hash=sources_hash,

@@ -7,20 +7,12 @@ import pytest
 from sweep.core.attempt import AttemptKey
 from sweep.core.node_command import MARKER, NODE_RANK, Node
 from sweep.core.spec import LaunchSpec, Runner
-from sweep.core.submission import Submission
+from tests.fakes import submission_of
 
-BASE = Submission(
-    name="weak",
-    run_dir="/runs/weak",
-    created_at=0.0,
-    tasks=tuple(AttemptKey(cell_id="89c35e1f02ab77d4", repeat=1, attempt=attempt) for attempt in (1, 2)),
+BASE = submission_of(
+    tuple(AttemptKey(cell_id="89c35e1f02ab77d4", repeat=1, attempt=attempt) for attempt in (1, 2)),
     nodes=2,
     gpus_per_node=4,
-    device_type="cpu",
-    walltime_min=10,
-    sources_dir="/runs/weak/sources/abc",
-    sources_hash="abc",
-    launch=LaunchSpec(),
 )
 
 

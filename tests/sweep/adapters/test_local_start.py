@@ -15,21 +15,10 @@ from sweep.core.attempt import AttemptKey, Phase
 from sweep.core.record import attempt_dir
 from sweep.core.spec import LaunchSpec
 from sweep.core.submission import Submission
+from tests.fakes import submission_of
 from tests.stubs.jobs import key, stub_launch, submission
 
-BASE = Submission(
-    name="weak",
-    run_dir="/runs/weak",
-    created_at=0.0,
-    tasks=(key(),),
-    nodes=1,
-    gpus_per_node=1,
-    device_type="cpu",
-    walltime_min=10,
-    sources_dir="/snapshot",
-    sources_hash="abc",
-    launch=LaunchSpec(),
-)
+BASE = submission_of((key(),), sources_dir="/snapshot")
 
 
 def job(*, nodes: int = 1, gpus_per_node: int = 1, device_type: str = "cpu", threads: int | None = 1) -> LocalJob:

@@ -25,10 +25,9 @@ from sweep.core.record import (
     render_error,
 )
 from sweep.core.spec import LaunchSpec
-from sweep.core.submission import Submission
 from sweep.core.sweep_file import SweepFile
 from sweep.launch.claim import take
-from tests.fakes import CPU, result_of, tiny_cell, weak_content
+from tests.fakes import CPU, result_of, submission_of, tiny_cell, weak_content
 
 CELL = tiny_cell()
 KEY = AttemptKey(cell_id=cell_id(CELL), repeat=1, attempt=1)
@@ -111,17 +110,10 @@ def test_a_damaged_or_newer_sweep_json_is_refused_and_kept(run_dir: RunDir, text
 
 
 def test_a_submission_and_its_cells_are_read_back(run_dir: RunDir) -> None:
-    submission = Submission(
+    submission = submission_of(
+        (KEY,),
         name="weak-local-1",
         run_dir=run_dir.path,
-        created_at=1.0,
-        tasks=(KEY,),
-        nodes=1,
-        gpus_per_node=1,
-        device_type="cpu",
-        walltime_min=5,
-        sources_dir="/src",
-        sources_hash="abc",
         launch=LaunchSpec(environment={"NCCL_DEBUG": "WARN"}),
         provenance={"git_commit": None},
     )

@@ -12,18 +12,17 @@ import pytest
 from sweep.adapters.slurm_commands import SlurmCommands
 from sweep.adapters.slurm_script import check_site, sbatch_parameters, signal_delay_s
 from sweep.adapters.slurm_submission import LaunchExecutor
-from sweep.core.attempt import AttemptKey
 from sweep.core.spec import GpuFlag, LaunchSpec, SlurmSpec
 from sweep.core.submission import Submission
 from sweep.ports import SchedulerError, SubmissionRejectedError
+from tests.fakes import submission_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
 
-SUBMISSION = Submission(
+SUBMISSION = submission_of(
+    tasks=3,
     name="weak_scaling-7b-3f2a",
     run_dir="/shared/runs/weak_scaling-slurm",
-    created_at=1795970834.0,
-    tasks=tuple(AttemptKey(cell_id=f"{number:016x}", repeat=1, attempt=1) for number in range(3)),
     nodes=4,
     gpus_per_node=8,
     device_type="cuda",
@@ -122,6 +121,23 @@ def test_a_sites_own_parameter_wins() -> None:
     options = options_of(script(ONE_TASK, spec))
     assert {"--gpus-per-node=h100:8", "--reservation=mine"} <= set(options)
     assert "--reservation=all" not in options
+
+
+@pytest.mark.parametrize(
+    ("spec", "avoided", "expected"),
+    [
+        (SlurmSpec(), (), []),
+        (SlurmSpec(exclude="gpu[013,027]"), (), ["--exclude='gpu[013,027]'"]),
+        (SlurmSpec(), ("node2", "node3"), ["--exclude=node2,node3"]),
+        (SlurmSpec(exclude="gpu[013,027]"), ("node2",), ["--exclude='gpu[013,027],node2'"]),
+        (SlurmSpec(exclude="node2", sbatch={"exclude": "node3"}), ("node2",), ["--exclude=node2,node3"]),
+    ],
+)
+def test_nodes_of_the_site_and_of_the_submission_are_excluded_together(
+    spec: SlurmSpec, avoided: tuple[str, ...], expected: list[str]
+) -> None:
+    options = options_of(script(replace(ONE_TASK, exclude=avoided), spec))
+    assert [option for option in options if "exclude" in option] == expected
 
 
 def test_no_wckey_unless_asked() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from sweep.adapters.doctor_here import file_system, packages, port_range, shadowing
-from sweep.core.attempt import AttemptKey
 from sweep.core.spec import LaunchSpec
 from sweep.core.submission import Submission
 from sweep.launch import probe
@@ -30,7 +29,7 @@ from sweep.usecases.doctor import (
     warning,
 )
 from sweep.usecases.doctor_nodes import Expected, judge
-from tests.fakes import FakeScheduler
+from tests.fakes import FakeScheduler, submission_of
 
 EXPECTED = Expected(token="t", python="3.11.7", gpus_per_node=2, uses_gpus=True, needs_torch=True)
 GPU = "NVIDIA H100"
@@ -199,19 +198,7 @@ class FakeClock:
 
 
 def submission(nodes: int = 2) -> Submission:
-    return Submission(
-        name="doctor",
-        run_dir="/run",
-        created_at=1000.0,
-        tasks=(AttemptKey(cell_id="0", repeat=1, attempt=1),),
-        nodes=nodes,
-        gpus_per_node=1,
-        device_type="cpu",
-        walltime_min=5,
-        sources_dir="/s",
-        sources_hash="0",
-        launch=LaunchSpec(),
-    )
+    return submission_of(name="doctor", created_at=1000.0, nodes=nodes)
 
 
 def probe_with(scheduler: FakeScheduler, reports: Mapping[int, Mapping[str, Any]], **kwargs: float) -> Probed:
