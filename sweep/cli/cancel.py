@@ -14,7 +14,7 @@ from sweep.adapters.ledger_file import LedgerFile
 from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, sweep_file_of
 from sweep.cli.progress import ConsoleReporter
 from sweep.cli.wiring import read_history, scheduler_for, session_for
-from sweep.core.cancel import held_back
+from sweep.core.cancel import had_ended, held_back
 from sweep.core.conditions import Condition, ConditionError
 from sweep.core.grid import DEGREES, DERIVED, axis_names
 from sweep.core.ledger import CancelRequested
@@ -65,7 +65,9 @@ def _cancels(run_dir: RunDir) -> list[CancelRequested]:
 def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], err: Console) -> None:
     """What became of the request: attempts that are ended, and repeats that are not submitted (again)."""
     keys = list(dict.fromkeys(key for event in cancels for key in event.keys))
-    held = held_back(cancels, read_history(run_dir)[0], sweep_file_of(run_dir).policy.outcomes)
+    history, _ = read_history(run_dir)
+    held = held_back(cancels, history, sweep_file_of(run_dir).policy.outcomes)
+    over = had_ended(cancels, history)
     if asked.as_json:
         found = [{"cell": cell, "repeat": repeat} for cell, repeat in held]
         print(json.dumps({"run_dir": run_dir.path, "attempts": list(map(str, keys)), "held_back": found}))
@@ -75,6 +77,12 @@ def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], err
     if held:
         listed = _listed(f"{cell}/{repeat}" for cell, repeat in held)
         parts.append(f"held back {counted(len(held), 'repeat')} not in the queue{listed}")
+    if over:
+        their, is_judged = ("its", "is") if len(over) == 1 else ("their", "are")
+        parts.append(
+            f"{counted(len(over), 'attempt')} had ended before and {is_judged} judged by {their} own end"
+            f"{_listed(map(str, over))}"
+        )
     text = "nothing to cancel: these cells are measured, explained, given up or cancelled already."
     if parts:
         text = f"{'; '.join(parts)}. A run with retry=[CANCELLED] tries them again."

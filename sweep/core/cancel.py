@@ -10,7 +10,7 @@ from sweep.core.restraint import HOLES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import Outcome, OutcomeRule
+    from sweep.core.attempt import AttemptKey, Outcome, OutcomeRule
     from sweep.core.history import History, RepeatHistory
     from sweep.core.ledger import CancelRequested, RepeatKey
 
@@ -25,6 +25,18 @@ def _can_be_held(past: RepeatHistory) -> bool:
     # What was not tried because of a finding on another cell (oom_inferred) stays as it is explained.
     is_explained = past.skipped is not None and HOLES.get(past.skipped[0]) is ActionKind.EXPLAINED
     return past.succeeded is None and not past.held and not is_explained
+
+
+def had_ended(events: Sequence[CancelRequested], history: History) -> tuple[AttemptKey, ...]:
+    """Attempts whose jobs were over before these cancels, and whose ends are still to be judged.
+
+    Args:
+        events: The cancels.
+        history: With these events in it.
+    """
+    asked = dict.fromkeys(repeat for event in events for repeat in event.repeats)
+    last = (history.of(*repeat).last for repeat in asked)
+    return tuple(one.key for one in last if one is not None and one.in_flight and not one.is_cancel_requested)
 
 
 def held_back(

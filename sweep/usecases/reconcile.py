@@ -157,11 +157,21 @@ class Reconciler:
             self._session.run_dir.drop_cancel_request(name)
 
     def cancel(self, cells: Iterable[str]) -> None:
-        """Cancel cells: end their attempts that are in flight, and hold the others back; nobody else's are touched."""
+        """Cancel cells: end their attempts that are in flight, and hold the others back; nobody else's are touched.
+
+        A job that has ended already is not cancelled: how it ended is not hidden.
+        """
         session, wanted = self._session, tuple(dict.fromkeys(cells))
-        flying = [attempt for attempt in session.history.in_flight() if attempt.key.cell_id in wanted]
+        flying = self._not_over([attempt for attempt in session.history.in_flight() if attempt.key.cell_id in wanted])
         repeats = unfinished(session.history, wanted, session.repeats)
         if flying or repeats:
             keys = tuple(attempt.key for attempt in flying)
             session.record(CancelRequested(time=session.clock.now(), keys=keys, repeats=repeats))
             self._stops.cancel(names_of(flying))
+
+    def _not_over(self, flying: Sequence[AttemptState]) -> list[AttemptState]:
+        """Those whose jobs have not ended as far as is known; all of them where the scheduler cannot be asked."""
+        with_job = [attempt for attempt in flying if attempt.job_id is not None]
+        reports = (self._poll(with_job) if with_job else None) or {}
+        reports = {**reports, **self._disproved(with_job, reports)}
+        return [one for one in flying if reports.get(one.job_id or "", ABSENT).phase is not Phase.ENDED]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sweep.core.attempt import OUTCOME_RULES, ErrorClass, Outcome
-from sweep.core.cancel import held_back
-from sweep.core.ledger import CancelRequested
+from sweep.core.cancel import had_ended, held_back
+from sweep.core.ledger import CancelRequested, Ended
 from sweep.core.plan import ActionKind
 from sweep.ports import SubmissionUncertainError
 from sweep.usecases.orchestrate import exit_code
@@ -109,6 +109,30 @@ def test_a_cancel_that_the_scheduler_did_not_hear_is_known_and_repeated(world: W
     world.look_on(heir, times=5)
     assert world.scheduler.cancelled == [job]
     assert heir.reconciler.cancel_failure == ""
+
+
+def test_a_job_that_had_failed_before_the_cancel_keeps_its_own_end_and_is_not_tried_again(world: World) -> None:
+    """Of three nothing is recorded yet: one ran out of memory, one lost a node, one still runs."""
+    out_of_memory, lost_node, running = world.set_cells(*several(3))
+    world.begun()
+    for job, key in world.scheduler.keys.items():
+        if key.cell_id == running:
+            world.scheduler.say(job, "RUNNING")
+        elif key.cell_id == out_of_memory:
+            world.fail(job, rank_error(ErrorClass.OOM_DEVICE))
+        else:
+            world.scheduler.say(job, "NODE_FAIL")
+    heir = world.orchestrator()
+    heir.reconciler.cancel(world.cells)
+    over = had_ended(world.events(CancelRequested), heir.session.history)
+    assert [key.cell_id for key in over] == [out_of_memory, lost_node]
+    now = world.look_twice(heir)
+    assert now.is_over
+    assert [world.scheduler.keys[job].cell_id for job in world.scheduler.cancelled] == [running]
+    ends = {event.key.cell_id: event.outcome for event in world.events(Ended)}
+    assert ends == {out_of_memory: Outcome.OOM_DEVICE, lost_node: Outcome.NODE_FAIL, running: Outcome.CANCELLED}
+    assert kinds(now) == [ActionKind.EXPLAINED, ActionKind.HOLD, ActionKind.HOLD]
+    assert "before that NODE_FAIL" in now.actions[1].reason
 
 
 def test_what_is_cancelled_before_it_arrives_is_never_submitted(world: World) -> None:
