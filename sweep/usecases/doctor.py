@@ -157,7 +157,8 @@ def run_probe(
         clock: Time.
         read: Reads the reports that are there.
         timeout_s: Seconds to wait, in the queue and while it runs.
-        grace_s: Seconds after the job's end for which a report may be missing.
+        grace_s: Seconds after the job's end for which a report may be missing, and at most until it has ended when it
+            is cancelled: what it still writes would be left in the folder that its caller removes.
         poll_s: Seconds between two looks.
     """
     began = clock.now()
@@ -173,6 +174,7 @@ def run_probe(
         # What was found is worth more than a job of five minutes that stays.
         with contextlib.suppress(SchedulerError):
             scheduler.cancel(dict.fromkeys(jobs, submission.name))
+            _await_end(scheduler, jobs, clock, began, grace_s, poll_s)
 
 
 def _wait(
@@ -198,6 +200,15 @@ def _wait(
         if now - start > timeout_s or (ended_at is not None and now - ended_at > grace_s):
             trouble, mend = _trouble(state, len(reports), submission.nodes, timeout_s, jobs[0])
             return Probed(reports=reports, trouble=trouble, mend=mend, began_at=began, seen_at=clock.now())
+        clock.sleep(poll_s)
+
+
+def _await_end(
+    scheduler: Scheduler, jobs: tuple[str, ...], clock: Clock, began: float, grace_s: float, poll_s: float
+) -> None:
+    deadline = clock.monotonic() + grace_s
+    over = (Phase.ENDED, Phase.ABSENT)
+    while scheduler.poll(jobs, since=began)[jobs[0]].phase not in over and clock.monotonic() < deadline:
         clock.sleep(poll_s)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sweep.adapters.doctor_here import file_system, packages, port_range, shadowing
+from sweep.core.attempt import JobReport, Phase
 from sweep.core.spec import LaunchSpec
 from sweep.core.submission import Submission
 from sweep.launch import probe
@@ -210,6 +211,20 @@ def test_a_probe_whose_nodes_all_report_leaves_no_job() -> None:
     probed = probe_with(scheduler, {0: NODE, 1: PEER})
     assert (probed.trouble, probed.began_at, probed.seen_at) == ("", 1000.0, 1000.0)
     assert scheduler.live_jobs() == []
+
+
+def test_a_probe_is_left_only_once_its_job_has_ended_or_takes_too_long_for_it() -> None:
+    class Slow(FakeScheduler):
+        def poll(self, job_ids: Collection[str], **asked: Any) -> Mapping[str, JobReport]:
+            if self.cancelled and self.polls == 3:
+                self.states["101"] = JobReport(state="CANCELLED", phase=Phase.ENDED)
+            return super().poll(job_ids, **asked)
+
+    scheduler = Slow(takes_its_time=True)
+    assert probe_with(scheduler, {0: NODE, 1: PEER}).trouble == ""
+    assert scheduler.polls == 4
+    endless = FakeScheduler(takes_its_time=True)
+    assert probe_with(endless, {0: NODE, 1: PEER}, grace_s=5).trouble == ""
 
 
 def test_a_probe_that_waits_too_long_is_cancelled_and_slurms_reason_is_told() -> None:
