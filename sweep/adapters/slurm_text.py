@@ -178,6 +178,8 @@ def _report(state: str, nodes: str, start: str, end: str, reason: str, exit_code
     state, hosts = state.strip(), parse_nodes(nodes)
     phase = slurm_state(state).phase
     has_ended = phase is Phase.ENDED
+    # Of a job that is requeued squeue shows when that was as its start, until its processes have ended.
+    is_requeued = state == "COMPLETING" and parse_time(end) is None
     return JobReport(
         state=state,
         phase=phase,
@@ -185,7 +187,7 @@ def _report(state: str, nodes: str, start: str, end: str, reason: str, exit_code
         nodes=hosts,
         exit_code=exit_code if has_ended else None,
         # Slurm gives a job that ended while it waited the same start as end.
-        started_at=parse_time(start) if hosts and phase is not Phase.PENDING else None,
+        started_at=parse_time(start) if hosts and phase is not Phase.PENDING and not is_requeued else None,
         ended_at=parse_time(end) if has_ended else None,
     )
 

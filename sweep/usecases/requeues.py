@@ -134,11 +134,15 @@ def _waits(report: JobReport) -> bool:
 
 
 def _seconds_before(report: JobReport, runs: Sequence[JobRun]) -> float | None:
-    """Seconds of the runs before the one that a report is about; None where accounting does not know them (yet)."""
+    """Seconds of the runs before the one that a report is about; None where accounting does not know them (yet).
+
+    Accounting hears of runs in their order: where it knows that one, it knows all before it.
+    """
     began = report.started_at
     before = [run for run in runs if _waits(report) or (began is not None and run.started_at < began)]
     spans = [run.ended_at - run.started_at for run in before if run.ended_at is not None]
-    return sum(spans) if before and len(spans) == len(before) else None
+    is_known = bool(before) or any(run.started_at == began for run in runs)
+    return sum(spans) if is_known and len(spans) == len(before) else None
 
 
 def _is_behind(report: JobReport, runs: Sequence[JobRun]) -> bool:

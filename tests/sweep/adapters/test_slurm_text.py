@@ -54,6 +54,13 @@ def test_the_expected_start_of_a_waiting_job_is_not_a_start() -> None:
     assert queue("squeue-array.txt").exact["34"] == JobReport(state="PENDING", phase=Phase.PENDING, reason="BeginTime")
 
 
+def test_the_moment_at_which_a_job_is_requeued_is_not_a_start_while_its_processes_end() -> None:
+    requeued = read_squeue("2|job|COMPLETING|node1|1796030411|NONE|None|/run/job.sh").exact["2"]
+    assert (requeued.phase, requeued.started_at) == (Phase.RUNNING, None)
+    ending = read_squeue("2|job|COMPLETING|node1|1796030405|1796030411|None|/run/job.sh").exact["2"]
+    assert ending.started_at == 1796030405.0
+
+
 def test_the_end_expected_by_walltime_is_not_an_end() -> None:
     assert "30|job|RUNNING|node1|1795970834|1795970842|" in (GOLDEN / "squeue-array.txt").read_text()
     assert queue("squeue-array.txt").exact["30"].ended_at is None

@@ -60,6 +60,19 @@ def test_a_job_that_is_over_within_the_second_in_which_it_began_was_not_requeued
     assert world.events(Requeued) == []
 
 
+def test_a_job_that_is_cancelled_while_it_is_being_requeued_has_run_once(world: World) -> None:
+    """Slurm says that it began anew, and then, of what was cancelled, the times of its only run."""
+    orchestrator, job = world.one_job()
+    world.scheduler.runs[job] = [JobRun(started_at=0.0, ended_at=720.0)]
+    world.scheduler.say(job, "RUNNING", started_at=0.0)
+    orchestrator.step()
+    world.scheduler.say(job, "COMPLETING", started_at=720.0)
+    orchestrator.step()
+    world.scheduler.say(job, "CANCELLED", started_at=0.0, ended_at=720.0, nodes=("n1",))
+    world.look_twice(orchestrator)
+    assert [event.gpu_seconds for event in world.events(Ended)] == [720.0]
+
+
 def test_what_requeued_jobs_used_that_end_together_is_asked_for_once(world: World) -> None:
     orchestrator = world.begun()
     jobs = world.scheduler.live_jobs()
