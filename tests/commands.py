@@ -117,8 +117,9 @@ def rows(run_dir: Path, grid: str = "weak_scaling") -> list[dict[str, str]]:
 
 
 def events(run_dir: Path, kind: str) -> list[dict[str, object]]:
-    """Ledger events of one kind."""
-    lines = (run_dir / LEDGER_FILE).read_text().splitlines() if (run_dir / LEDGER_FILE).exists() else []
+    """Ledger events of one kind; a last line that is just being written is none yet."""
+    text = (run_dir / LEDGER_FILE).read_text() if (run_dir / LEDGER_FILE).exists() else ""
+    lines = text[: text.rfind("\n") + 1].splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 

@@ -50,19 +50,26 @@ class SlurmUnderTest:
         return rows[0].split()[0].rstrip("+") if rows else ""
 
     def sacct_time(self, job_id: str, column: str) -> int:
-        """Unix time that sacct has of a job: ``Submit``, ``Start``, ``End``."""
+        """Unix time that sacct has of a job, or will soon have: ``Submit``, ``Start``, ``End``."""
         asked = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "-X", "-n", "-P", "-j", job_id, "-o", column)
-        return int(self.run(*asked).splitlines()[0])
+        found: list[str] = []
+
+        def is_told() -> bool:
+            found[:] = self.run(*asked).splitlines()[:1]
+            return bool(found) and found[0].isdecimal()
+
+        self._wait(is_told, f"accounting has no {column} of job {job_id}", 120)
+        return int(found[0])
 
     def squeue_state(self, job_id: str) -> str:
         """What the controller says of a job; empty once it has forgotten it."""
         return self.run("squeue", "-h", "--states=all", "-j", job_id, "-o", "%T")
 
-    def wait_running(self, job_id: str, timeout_s: float = 30) -> None:
+    def wait_running(self, job_id: str, timeout_s: float = 120) -> None:
         """Wait until a job runs."""
         self._wait(lambda: self.squeue_state(job_id) == "RUNNING", f"job {job_id} does not run", timeout_s)
 
-    def wait_ended(self, job_id: str, timeout_s: float = 60) -> str:
+    def wait_ended(self, job_id: str, timeout_s: float = 120) -> str:
         """Wait until accounting has seen the end of a job; returns its state."""
         self._wait(lambda: self.sacct_state(job_id) not in UNFINISHED, f"job {job_id} does not end", timeout_s)
         return self.sacct_state(job_id)

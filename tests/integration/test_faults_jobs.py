@@ -31,7 +31,7 @@ def test_a_node_that_fails_under_a_job_of_two_is_blamed_and_the_retry_keeps_away
     nodes = slurm.run("scontrol", "show", "hostnames", slurm.run("squeue", "-h", "-j", job, "-o", "%N")).split()
     slurm.fail_node(nodes[1])
     try:
-        text, _ = started.communicate(timeout=120)
+        text, _ = started.communicate(timeout=240)
     finally:
         slurm.restore_node(nodes[1])
     assert started.returncode == 0, text
@@ -50,7 +50,8 @@ def test_a_preempted_job_is_retried_and_a_requeued_one_goes_on_under_its_id(
     """32: preempted, and Slurm requeues it; 64: preempted for good; 96: requeued by an administrator."""
     run = fault_run(
         slurm, tmp_path, "preempted", "nodes=1", "seq_len=[32,64,96]", "policy.canary=false", "budget.gpu_hours=2",
-        plan={"32": "hang_at_first", "64": "hang@1", "96": "hang_at_first"}, site={"qos": "low"},
+        plan={"32": "hang_at_first", "64": "hang@1", "96": "hang_at_first"},
+        site={"qos": "low", "sbatch": {"nodelist": "node1"}},
     )  # fmt: skip
     started = run.shell.start(*run.words)
     run.wait_running(3)
@@ -59,9 +60,7 @@ def test_a_preempted_job_is_retried_and_a_requeued_one_goes_on_under_its_id(
     for length in (32, 96):
         slurm.run("scontrol", "update", f"jobid={jobs[length]}", "requeue=1")
     slurm.run("scontrol", "requeue", jobs[96])
-    node = slurm.run("squeue", "-h", "-j", jobs[32], "-o", "%N")
-    assert slurm.run("squeue", "-h", "-j", jobs[64], "-o", "%N") == node
-    urgent = slurm.sbatch("sleep 1", "--qos=high", "--gres=gpu:8", f"--nodelist={node}", "--mem=100")
+    urgent = slurm.sbatch("sleep 1", "--qos=high", "--gres=gpu:8", "--nodelist=node1", "--mem=100")
     text, _ = started.communicate(timeout=200)
     assert started.returncode == 0, text
     assert slurm.wait_ended(urgent) == "COMPLETED"
@@ -81,7 +80,7 @@ def test_memory_that_slurm_limits_by_cgroups_is_told_by_its_own_word(slurm: Slur
                 slurm, tmp_path / f"sacct-{sacct}", "cgroups", "nodes=1", "seq_len=[32,64]", "policy.canary=false",
                 "budget.gpu_hours=2", plan={"32": "eat_memory"}, site={"mem": "200", "sacct": sacct}, lost_after_s=6,
             )  # fmt: skip
-            done = run.shell.run(*run.words, timeout_s=100)
+            done = run.shell.run(*run.words)
             assert done.code == 0, done.err
             shown = {length: row["status"] for length, row in run.by_length().items()}
             assert shown == {"32": "oom_host", "64": "measured"}
@@ -97,24 +96,22 @@ def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTes
     """32 hangs, 64 is too slow, 96 eats memory, 128 is cancelled by hand, 160 late, 192 and 224 have no good result."""
     run = fault_run(
         slurm, tmp_path, "mixed", "nodes=1", "seq_len=[32,64,96,128,160,192,224]", "policy.canary=false",
-        "policy.watchdog_s=12", "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
+        "policy.watchdog_s=30", "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
         plan={
             "32": "hang@1", "64": "slow@1", "96": "eat_memory", "128": "slow", "160": "late", "192": "no_result",
             "224": "truncated",
         },
-        walltime_min=1, result_grace_s=12.0, site={"mem": "200"},
+        walltime_min=1, result_grace_s=45.0, site={"mem": "200"},
     )  # fmt: skip
     started = run.shell.start(*run.words)
     run.wait_running(3)
     slurm.run("scancel", run.job_of(128))
     wait_for(lambda: any(run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}")), 60, "it is there")
     (late,) = run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}")
-    wait_for(lambda: json.loads(late.with_name("attempt.json").read_text())["ended_at"] is not None, 30, "it ends")
-    wait_for(
-        lambda: "TRAINER_ERROR" in run.outcomes() or late.stat().st_mtime + 6 < time.time(), 30, "six seconds pass"
-    )
+    wait_for(lambda: json.loads(late.with_name("attempt.json").read_text())["ended_at"] is not None, 60, "it ends")
+    wait_for(lambda: late.stat().st_mtime + 6 < time.time(), 60, "six seconds pass")
     late.rename(late.with_name(RESULT_FILE))
-    text, _ = started.communicate(timeout=200)
+    text, _ = started.communicate(timeout=400)
     assert started.returncode == 1, text
     table = run.by_length()
     assert {length: row["status"] for length, row in table.items()} == {

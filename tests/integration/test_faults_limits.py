@@ -76,10 +76,10 @@ def test_a_job_that_is_held_is_shown_with_what_can_be_done(slurm: SlurmUnderTest
     run = fault_run(slurm, tmp_path, "held", "nodes=1", "seq_len=32", "tables=false", site={"sbatch": {"hold": True}})
     started = run.shell.start(*run.words)
     wait_for(run.in_queue, 60, "it is submitted")
-    wait_for(lambda: "JobHeldUser" in str(run.shell.status(run.run_dir)["cells"]), 30, "status shows it")
+    wait_for(lambda: "JobHeldUser" in str(run.shell.status(run.run_dir)["cells"]), 60, "status shows it")
     shown = str(run.shell.status(run.run_dir)["cells"])
     slurm.run("scontrol", "release", *run.jobs())
-    text, _ = started.communicate(timeout=60)
+    text, _ = started.communicate(timeout=120)
     assert started.returncode == 0, text
     assert "`scontrol release JOB`" in shown
     assert "`scontrol release JOB`" in text
@@ -93,7 +93,7 @@ def test_twenty_cells_are_fed_into_a_queue_that_takes_three(slurm: SlurmUnderTes
         "tables=false",
     ).in_the_way("sbatch", COUNTS)  # fmt: skip
     with at_most_three_jobs(slurm):
-        done = run.shell.run(*run.words, timeout_s=280)
+        done = run.shell.run(*run.words, timeout_s=800)
     assert done.code == 0, done.err
     assert run.outcomes() == ["SUCCEEDED"] * 20
     assert run.events("refused") == []
@@ -108,7 +108,7 @@ def test_a_limit_that_the_user_may_not_ask_for_is_found_by_halves(slurm: SlurmUn
     )  # fmt: skip
     run = run.in_the_way("sacctmgr", 'echo "sacctmgr: error: Access/permission denied" >&2; exit 1')
     with at_most_three_jobs(slurm):
-        done = run.shell.run(*run.words, timeout_s=200)
+        done = run.shell.run(*run.words)
     assert done.code == 0, done.err
     assert run.outcomes() == ["SUCCEEDED"] * 7
     assert max(len(event["jobs"]) for event in run.events("submitted")) == 3  # type: ignore[arg-type]  # JSON
@@ -140,7 +140,7 @@ def test_a_walltime_that_reaches_into_a_maintenance_is_cut_by_what_another_cell_
     when = ("starttime=now+20minutes", "duration=30", "flags=maint,ignore_jobs", "nodes=ALL", "users=root")
     slurm.run("scontrol", "create", "reservation", "reservationname=upkeep", *when)
     try:
-        done = run.shell.run(*run.words, "seq_len=[32,64,96]", timeout_s=60)
+        done = run.shell.run(*run.words, "seq_len=[32,64,96]")
     finally:
         slurm.run("scontrol", "delete", "reservationname=upkeep")
     assert done.code == 0, done.err

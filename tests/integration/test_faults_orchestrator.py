@@ -82,7 +82,7 @@ def test_an_sbatch_that_outlives_its_killed_orchestrator_comes_too_late_to_measu
     ).in_the_way(
         "sbatch",
         'if [ -e "$HERE/slow" ]; then exec "$REAL" "$@"; fi\n'
-        'touch "$HERE/slow"; sleep 8; "$REAL" "$@"; touch "$HERE/arrived"',
+        'touch "$HERE/slow"; until [ -e "$HERE/go" ]; do sleep 0.1; done; "$REAL" "$@"; touch "$HERE/arrived"',
     )
     run.run_dir.mkdir(parents=True)
     run.run_dir.chmod(0o755)
@@ -91,9 +91,12 @@ def test_an_sbatch_that_outlives_its_killed_orchestrator_comes_too_late_to_measu
     wait_for((folder / "slow").exists, 60, "sbatch is under way")
     first.kill()
     first.wait()
-    done = run.shell.run(*run.words)
-    assert done.code == 0, done.err
-    wait_for((folder / "arrived").exists, 30, "the late sbatch is through")
+    heir = run.shell.start(*run.words)
+    wait_for(lambda: bool(run.events("released")), 120, "the heir gives it back")
+    (folder / "go").touch()
+    text, _ = heir.communicate(timeout=240)
+    assert heir.returncode == 0, text
+    wait_for((folder / "arrived").exists, 60, "the late sbatch is through")
     run.wait_left()
     assert [event["reason"] for event in run.events("released")] == ["it never reached the scheduler"]
     late = [path.read_text() for path in run.run_dir.glob("submissions/logs/*.log")]
@@ -101,19 +104,23 @@ def test_an_sbatch_that_outlives_its_killed_orchestrator_comes_too_late_to_measu
     assert set(run.measured().values()) == {1}
     assert run.outcomes() == ["SUCCEEDED"] * 2
     run.audit(turned_away=[str(event["submission"]) for event in run.events("released")])
-    assert "anybody may look into" in done.err
+    assert "anybody may look into" in text
     assert [path for path in run.run_dir.rglob("*") if path.stat().st_mode & 0o077] == [], "private all the same"
 
 
 def test_a_submission_that_sbatch_hands_over_twice_runs_once(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     """It names the second job, which finds the first one's claim."""
     run = fault_run(
-        slurm, tmp_path, "twice", "nodes=1", "seq_len=32", "tables=false", seconds=4, result_grace_s=1.0
-    ).in_the_way("sbatch", '"$REAL" "$@" > /dev/null; sleep 3; exec "$REAL" "$@"')
-    done = run.shell.run(*run.words)
-    assert done.code == 0, done.err
+        slurm, tmp_path, "twice", "nodes=1", "seq_len=32", "tables=false", gated=True, result_grace_s=1.0
+    )  # fmt: skip
+    claimed = f'ls "{run.run_dir}"/submissions/*.claim > /dev/null 2>&1'
+    run = run.in_the_way("sbatch", f'"$REAL" "$@" > /dev/null; until {claimed}; do sleep 0.1; done; exec "$REAL" "$@"')
+    started = run.shell.start(*run.words)
+    wait_for(lambda: len(run.jobs()) == 2, 120, "the ledger has the one that it named, and the one that began")
+    run.gate.touch()
+    text, _ = started.communicate(timeout=240)
+    assert started.returncode == 0, text
     assert run.outcomes() == ["SUCCEEDED"]
-    assert len(run.jobs()) == 2, "the one that it named, and the one that began"
     run.wait_left()
     run.audit(by_sacct=False)
 
@@ -124,12 +131,13 @@ def test_a_submission_file_that_is_damaged_before_its_job_id_is_known_loses_and_
     """32 has read it before; 64 waits meanwhile, and cannot."""
     run = fault_run(
         slurm, tmp_path, "damaged", "nodes=1", "seq_len=[32,64]", "policy.canary=false", shell=DyingShell,
-        lost_after_s=4, site={"sbatch": {"nodelist": "node1"}, "exclusive": True}, seconds=3,
+        lost_after_s=4, site={"sbatch": {"nodelist": "node1"}, "exclusive": True}, gated=True,
     )  # fmt: skip
     assert run.with_env(DIES_BEFORE="2").shell.run(*run.words).code == 137
     run.job_of(32)
     (file,) = run.run_dir.glob("submissions/*.json")
     file.write_text(file.read_text()[:100])
+    run.gate.touch()
     done = run.shell.run(*run.words)
     assert done.code == 1, done.err
     assert "its file is damaged" in done.err
@@ -145,7 +153,7 @@ def test_the_second_of_two_orchestrators_stops_and_a_successor_of_a_killed_one_t
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     run = fault_run(
-        slurm, tmp_path, "two", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false", seconds=12
+        slurm, tmp_path, "two", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false", gated=True
     )
     first = run.shell.start(*run.words)
     run.wait_running(2)
@@ -154,9 +162,10 @@ def test_the_second_of_two_orchestrators_stops_and_a_successor_of_a_killed_one_t
     assert f"held by process {first.pid} on" in second.err
     first.kill()
     first.wait()
+    run.gate.touch()
     # Two at the same moment, over the lease that the dead one left: one gets it.
     heirs = [run.shell.start(*run.words) for _ in range(2)]
-    texts = [heir.communicate(timeout=120)[0] for heir in heirs]
+    texts = [heir.communicate(timeout=240)[0] for heir in heirs]
     codes = sorted(heir.returncode for heir in heirs)
     # The later one finds the run held, or, once the other has finished, all done.
     assert codes in ([0, 2], [0, 0]), texts

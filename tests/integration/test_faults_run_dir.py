@@ -66,11 +66,12 @@ def test_a_disk_that_is_full_stops_the_sweep_with_a_screen_and_costs_no_measurem
     slurm: SlurmUnderTest, tmp_path: Path, disk: Path
 ) -> None:
     """It fills up while the canary runs, whose result then does not fit; with room again the other cell is measured."""
-    run = _run_on(disk, slurm, tmp_path, "full", seconds=4)
+    run = _run_on(disk, slurm, tmp_path, "full", gated=True)
     started = run.shell.start(*run.words)
-    run.wait_running()
+    run.job_of(32)
     filler = _fill(disk)
-    text, _ = started.communicate(timeout=90)
+    run.gate.touch()
+    text, _ = started.communicate(timeout=240)
     assert started.returncode == 3, text
     assert "No space left on device" in text
     assert "Traceback" not in text
@@ -96,10 +97,10 @@ def test_a_file_system_that_turns_read_only_stops_the_sweep_and_later_it_goes_on
         started = run.shell.start(*run.words, "policy.canary=false")
         wait_for(lambda: len(run.in_queue()) == 2, 60, "both are queued")
         # Only while no file is open there for writing.
-        wait_for(lambda: _remount(disk, "ro"), 30, "it turns read-only")
+        wait_for(lambda: _remount(disk, "ro"), 60, "it turns read-only")
     finally:
         slurm.run("scontrol", "update", "partitionname=debug", "state=up")
-    text, _ = started.communicate(timeout=90)
+    text, _ = started.communicate(timeout=240)
     assert started.returncode == 3, text
     assert "Read-only file system" in text
     assert "Traceback" not in text
@@ -126,8 +127,8 @@ def test_a_run_directory_deleted_under_a_sweep_stops_it_and_nothing_is_submitted
     started = run.shell.start(*run.words)
     run.wait_running()
     names = run.names()
-    wait_for(lambda: _is_deleted(run.run_dir), 20, "it is deleted, though a job writes in it")
-    text, _ = started.communicate(timeout=90)
+    wait_for(lambda: _is_deleted(run.run_dir), 60, "it is deleted, though a job writes in it")
+    text, _ = started.communicate(timeout=240)
     assert started.returncode == 2, text
     assert "Traceback" not in text
     assert "is now held by nobody" in json.loads(told.read_text())["problem"], "whoever is not there is told"

@@ -51,7 +51,7 @@ def test_odd_words_delay_a_sweep_and_change_nothing_of_it(
 ) -> None:
     """One cell ends without a result, so that the scheduler's word on it is needed."""
     # Where the queue says something of every job, none is absent for a moment: the first absence would be the last.
-    lost_after_s = {FORGETFUL: 2, LATE_AND_FORGETFUL: 20}.get(ways["squeue"], 0)
+    lost_after_s = {FORGETFUL: 2, LATE_AND_FORGETFUL: 60}.get(ways["squeue"], 0)
     run = fault_run(
         slurm, tmp_path, "words", *CELLS, plan={"64": "no_result"}, seconds=1, result_grace_s=1.0,
         lost_after_s=lost_after_s,

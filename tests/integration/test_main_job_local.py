@@ -58,11 +58,11 @@ def test_the_main_job_trains_for_real_and_ends_in_a_table_and_a_figure(tmp_path:
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", seconds=6)
+    words, run_dir = _stub(shell, "stub", seconds=600)
     started = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
     started.send_signal(signal.SIGINT)
-    text, _ = started.communicate(timeout=30)
+    text, _ = started.communicate(timeout=60)
     assert started.returncode == 130, text
     assert "no process is left" in text
     assert processes_of(run_dir) == []
@@ -76,12 +76,14 @@ def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: S
 
 @pytest.mark.slow
 def test_a_killed_orchestrator_is_succeeded_by_one_that_adopts_the_running_cell(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", seconds=5)
+    gate = shell.folder / "gate"
+    words, run_dir = _stub(shell, "stub", environment={"STUB_GATE": str(gate)})
     started = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
     started.kill()
     started.wait()
     assert processes_of(run_dir), "its cell goes on"
+    gate.touch()
     done = shell.run(*words)
     assert done.code == 0, done.err
     assert [row["status"] for row in rows(run_dir)] == ["measured"] * 3
@@ -92,13 +94,15 @@ def test_a_killed_orchestrator_is_succeeded_by_one_that_adopts_the_running_cell(
 
 @pytest.mark.slow
 def test_the_second_of_two_orchestrators_says_who_holds_the_run_and_stops(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", seconds=4)
+    gate = shell.folder / "gate"
+    words, run_dir = _stub(shell, "stub", environment={"STUB_GATE": str(gate)})
     first = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
     second = shell.run(*words)
     assert second.code == 2
     assert f"held by process {first.pid} on" in second.err
-    first.communicate(timeout=60)
+    gate.touch()
+    first.communicate(timeout=240)
     assert first.returncode == 0
     assert len(events(run_dir, "reserved")) == 3
 
@@ -136,13 +140,16 @@ def test_a_trainer_that_hangs_after_its_result_is_ended_and_its_result_counts(sh
 
 @pytest.mark.slow
 def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_asked_for(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", seconds=5)
+    gate = shell.folder / "gate"
+    words, run_dir = _stub(shell, "stub", environment={"STUB_GATE": str(gate)})
     started = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
     (cell,) = {path.parents[2].name for path in run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json")}
     asked = shell.run("cancel", cell, f"run_dir={run_dir}")
     assert asked.code == 0, asked.err
-    text, _ = started.communicate(timeout=60)
+    wait_for(lambda: bool(events(run_dir, "ended")), 60, "it is ended")
+    gate.touch()
+    text, _ = started.communicate(timeout=240)
     assert started.returncode == 1, text
     by_cell = {row["cell"]: row["status"] for row in rows(run_dir)}
     assert by_cell.pop(cell) == "cancelled"
@@ -157,7 +164,7 @@ def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_a
 def test_a_cancel_in_a_run_that_nobody_watches_leaves_the_other_cells_waiting(shell: Shell) -> None:
     words, run_dir = _stub(shell, "stub", mode="slow", max_concurrent_cells=1)
     started = shell.start(*words, "nodes=[1,2]", "policy.canary=false")
-    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
     (cell,) = {path.parents[2].name for path in run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json")}
     started.kill()
     started.wait()
@@ -229,12 +236,15 @@ def test_a_failed_cell_shows_its_evidence_and_the_notify_command_is_told(shell: 
 
 @pytest.mark.slow
 def test_cells_can_be_cancelled_by_a_condition_and_a_budget_leaves_explained_holes(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", seconds=3)
+    gate = shell.folder / "gate"
+    words, run_dir = _stub(shell, "stub", environment={"STUB_GATE": str(gate)})
     started = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 30, "a cell runs")
+    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
     asked = shell.run("cancel", "--where", "gpus > 1", f"run_dir={run_dir}")
     assert asked.code == 0, asked.err
-    started.communicate(timeout=60)
+    wait_for(lambda: bool(events(run_dir, "cancel_requested")), 60, "the process that watches has heard it")
+    gate.touch()
+    started.communicate(timeout=240)
     assert [row["status"] for row in rows(run_dir)] == ["measured", "cancelled", "cancelled"]
     # Five minutes of walltime: 2 and 4 GPUs cost up to 0.17 and 0.33 GPU-hours.
     done = shell.run(*words, "retry=[CANCELLED]", "budget.gpu_hours=0.2")

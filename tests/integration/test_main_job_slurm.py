@@ -53,7 +53,7 @@ def test_a_killed_orchestrator_over_real_training_is_resumed_with_the_same_jobs_
     first.kill()
     first.wait()
     jobs = [event["jobs"] for event in events(run_dir, "submitted")]
-    second = shell.run(*words, timeout_s=280)
+    second = shell.run(*words, timeout_s=800)
     assert second.code == 0, second.err
     assert [event["jobs"] for event in events(run_dir, "submitted")][: len(jobs)] == jobs
     assert len(_jobs_of(slurm, run_dir)) == 3, "no job was doubled"
@@ -68,7 +68,7 @@ def test_a_killed_orchestrator_over_real_training_is_resumed_with_the_same_jobs_
 
 @pytest.mark.slurm
 def test_a_job_whose_node_fails_is_retried_and_the_table_is_complete(slurm: SlurmUnderTest, shell: Shell) -> None:
-    words, run_dir = _stub(shell, "failing", seconds=8)
+    words, run_dir = _stub(shell, "failing", mode="hang@1", environment={"STUB_PLAN": '{"64": "hang@1"}'})
     started = shell.start(*words, "nodes=1")
     wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
     wait_for(lambda: any(run_dir.glob("cells/*/*/attempt-01/attempt.json")), 60, "its launcher has begun")
@@ -77,7 +77,7 @@ def test_a_job_whose_node_fails_is_retried_and_the_table_is_complete(slurm: Slur
     node = slurm.run("squeue", "-h", "-j", job, "-o", "%N")
     slurm.fail_node(node)
     try:
-        text, _ = started.communicate(timeout=120)
+        text, _ = started.communicate(timeout=240)
     finally:
         slurm.restore_node(node)
     assert started.returncode == 0, text
@@ -90,7 +90,8 @@ def test_a_job_whose_node_fails_is_retried_and_the_table_is_complete(slurm: Slur
 @pytest.mark.slurm
 def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: SlurmUnderTest, shell: Shell) -> None:
     """One cell is measured and one cancelled by hand while nobody watches."""
-    words, run_dir = _stub(shell, "left", seconds=3)
+    gate = shell.folder / "gate"
+    words, run_dir = _stub(shell, "left", environment={"STUB_GATE": str(gate)})
     slurm.run("scontrol", "update", "nodename=node[2-4]", "state=drain", "reason=a test")
     try:
         canary = shell.run(*words, "nodes=[1,2]", "watch=false")
@@ -103,6 +104,7 @@ def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: Slur
         slurm.run("scancel", waiting)
     finally:
         slurm.run("scontrol", "update", "nodename=node[2-4]", "state=resume")
+    gate.touch()
     slurm.wait_ended(events(run_dir, "submitted")[0]["jobs"][0])  # type: ignore[index]  # a list of ids
     before = (run_dir / "ledger.jsonl").read_text()
     seen: dict[str, Any] = shell.status(run_dir)
@@ -125,11 +127,13 @@ def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: Slur
 def test_ctrl_c_leaves_the_jobs_running_and_says_so(slurm: SlurmUnderTest, shell: Shell) -> None:
     import signal
 
-    words, run_dir = _stub(shell, "interrupted", seconds=5)
+    gate = shell.folder / "gate"
+    words, run_dir = _stub(shell, "interrupted", environment={"STUB_GATE": str(gate)})
     started = shell.start(*words, "nodes=1")
     wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
     started.send_signal(signal.SIGINT)
-    text, _ = started.communicate(timeout=30)
+    text, _ = started.communicate(timeout=60)
+    gate.touch()
     assert started.returncode == 130
     assert "1 job goes on" in text
     assert shell.run(*words, "nodes=1").code == 0
@@ -138,7 +142,8 @@ def test_ctrl_c_leaves_the_jobs_running_and_says_so(slurm: SlurmUnderTest, shell
 
 @pytest.mark.slurm
 def test_equal_cells_go_out_as_one_array_and_cancel_ends_one_of_them_only(slurm: SlurmUnderTest, shell: Shell) -> None:
-    words, run_dir = _stub(shell, "array", seconds=6)
+    gate = shell.folder / "gate"
+    words, run_dir = _stub(shell, "array", environment={"STUB_GATE": str(gate)})
     words = [word for word in words if not word.startswith("seq_len")]
     left = shell.run(*words, "nodes=1", "seq_len=[32,64,96]", "watch=false", "policy.canary=false")
     assert left.code == 3, left.err
@@ -148,6 +153,9 @@ def test_equal_cells_go_out_as_one_array_and_cancel_ends_one_of_them_only(slurm:
     cell = status["cells"][1]["cell"]  # type: ignore[index]  # JSON
     cancelled = shell.run("cancel", cell, f"run_dir={run_dir}")
     assert cancelled.code == 0, cancelled.err
+    alive = ("PENDING", "RUNNING", "COMPLETING")
+    wait_for(lambda: slurm.squeue_state(submitted["jobs"][1]) not in alive, 60, "it ends")  # type: ignore[index]  # ids
+    gate.touch()
     done = shell.run(*words, "nodes=1", "seq_len=[32,64,96]")
     assert done.code == 1, done.err
     assert [row["status"] for row in rows(run_dir)] == ["measured", "cancelled", "measured"]

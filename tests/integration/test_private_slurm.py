@@ -95,14 +95,16 @@ def test_a_failed_node_takes_its_job_with_it_and_comes_back(slurm: SlurmUnderTes
     assert slurm.wait_ended(slurm.sbatch("true", f"--nodelist={node}")) == "COMPLETED"
 
 
-def test_jobs_outlive_the_controller_and_accounting(slurm: SlurmUnderTest) -> None:
-    job = slurm.sbatch("sleep 4")
+def test_jobs_outlive_the_controller_and_accounting(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job = slurm.sbatch(f"until [ -e '{gate}' ]; do sleep 0.1; done")
     slurm.wait_running(job)
     slurm.stop_accounting()
     slurm.stop_controller()
     assert slurm.cluster.status().problems == ["slurmdbd is not running", "slurmctld is not running"]
     slurm.start_controller()
     slurm.start_accounting()
+    gate.touch()
     assert slurm.wait_ended(job) == "COMPLETED"
 
 
@@ -148,7 +150,7 @@ def test_a_second_cluster_runs_beside_the_first_is_repaired_and_leaves_no_proces
     other, mark = Cluster(directory), uuid.uuid4().hex
 
     def run(*words: str) -> None:
-        subprocess.run([sys.executable, SCRIPT, *words, "--dir", directory], check=True, timeout=120)
+        subprocess.run([sys.executable, SCRIPT, *words, "--dir", directory], check=True, timeout=600)
 
     try:
         run("up", "--nodes", "1", "--gpus-per-node", "1", "--cpus-per-node", "2")
@@ -161,7 +163,7 @@ def test_a_second_cluster_runs_beside_the_first_is_repaired_and_leaves_no_proces
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             # Asking a dying controller takes until Slurm's time-out.
-            wait_for(partial(_is_gone, pid), 30, "it is gone")
+            wait_for(partial(_is_gone, pid), 60, "it is gone")
         assert other.status().problems == ["mariadbd is not running", "slurmctld is not running"]
         run("up")
         assert other.status().up

@@ -25,7 +25,7 @@ def scheduler(slurm: SlurmUnderTest, spec: SlurmSpec | None = None) -> SlurmSche
     return SlurmScheduler(spec or SlurmSpec(), commands=SlurmCommands(slurm.env))
 
 
-def eventually(what: Callable[[], object], expected: object, timeout_s: float = 60) -> None:
+def eventually(what: Callable[[], object], expected: object, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while (found := what()) != expected:
         assert time.monotonic() < deadline, found

@@ -3,6 +3,8 @@
 What it does is chosen by STUB_MODE (set through the cluster's launch.environment); only node 0 writes. STUB_PLAN, a
 JSON object, gives cells modes of their own by sequence length: ``{"64": "hang", "96": "hang@1"}``, the latter for their
 first attempt only. STUB_TALLY names a file that gets one line for every measurement: what ran twice is in it twice.
+STUB_GATE names a file that is waited for before anything is made, so that a test can do first what must come before;
+with STUB_GATED only cells of that sequence length wait.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ def main() -> int:
     mode = _mode(asked)
     print(f"stub trainer: {asked.key} in mode {mode} on node {os.environ.get('NODE_RANK')}", flush=True)
     time.sleep(float(os.environ.get("STUB_SECONDS", "0")))
+    _wait_at_gate(str(asked.cell.seq_len))
     if os.environ.get("NODE_RANK", "0") != "0":
         return 0
     if mode == "error":
@@ -88,6 +91,12 @@ def main() -> int:
     if mode == "hang_after_result":
         time.sleep(600)
     return 0
+
+
+def _wait_at_gate(length: str) -> None:
+    gate, gated = os.environ.get("STUB_GATE"), os.environ.get("STUB_GATED", length)
+    while gate and gated == length and not Path(gate).exists():
+        time.sleep(0.05)
 
 
 def _mode(asked: CellFile) -> str:

@@ -198,5 +198,5 @@ def test_a_stop_is_told_as_a_stop(tmp_path: Path) -> None:
     process = subprocess.Popen(command(made, *place()), start_new_session=True)
     wait_for(folder(made), "ready-*")
     process.terminate()
-    assert process.wait(timeout=20) == 143
+    assert process.wait(timeout=60) == 143
     assert error_of(folder(made)).error_class is ErrorClass.STOPPED

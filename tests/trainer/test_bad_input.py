@@ -90,7 +90,7 @@ def assert_refused_alone(path: Path, folder: Path, words: tuple[str, ...]) -> No
 def test_of_many_ranks_one_speaks_and_none_waits_for_another(tmp_path: Path) -> None:
     made, device, words = BAD["cp with a sequence that does not divide"]
     path = write_cell(tmp_path, made, device)
-    done = torchrun(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path), timeout_s=60)
+    done = torchrun(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path))
     said = [line for line in done.stderr.splitlines() if line.startswith("trainer: refused:")]
     assert len(said) == 1
     assert words[1] in said[0]

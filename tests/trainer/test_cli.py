@@ -251,7 +251,7 @@ def test_a_node_that_alone_finds_something_says_so_itself(tmp_path: Path) -> Non
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -266,7 +266,7 @@ def test_a_rule_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
         f"trainer.cli.main(['--cell', {str(path)!r}, '--out', {str(tmp_path)!r}])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=240, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (2, "False")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -176,7 +177,7 @@ def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None
     reporter = Reporter(tmp_path, ranks(0), Whereabouts(step=3, phase="training"))
     began = time.monotonic()
     with HangWatcher(reporter, lambda: next(done, 3), limit_s=0.2, period_s=0.01, end=end):
-        assert ended.wait(10)
+        assert ended.wait(60)
     assert time.monotonic() - began > 0.2
     assert codes == [EXIT_FAILED]
     error = parse_error((tmp_path / rank_error(0)).read_text())
@@ -202,7 +203,7 @@ def gave_up(folder: Path, reporter: Reporter, **asked: Callable[[], object]) -> 
 
     questions: dict[str, Any] = {"n_done": lambda: 0, **asked}
     with HangWatcher(reporter, limit_s=0.1, period_s=0.01, end=end, **questions):
-        assert ended.wait(10)
+        assert ended.wait(60)
     path = folder / rank_error(0)
     return codes[0], parse_error(path.read_text()) if path.exists() else None
 
@@ -232,13 +233,22 @@ def test_a_rank_whose_result_is_written_ends_well_though_its_groups_do_not_close
     assert gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts(is_done=True))) == (0, None)
 
 
-def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path) -> None:
+def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     whereabouts = Whereabouts()
-    with HangWatcher(Reporter(tmp_path, ranks(0), whereabouts), int, limit_s=0.5, period_s=0.01, end=codes.append):
-        for _ in range(10):
-            whereabouts.begins("another")
-            time.sleep(0.1)
+    enough = threading.Event()
+    now_s = itertools.count(step=0.4)
+    clock = SimpleNamespace(monotonic=lambda: next(now_s), time=time.time, sleep=time.sleep)
+    monkeypatch.setattr("trainer.failure.time", clock)
+
+    def n_done() -> int:
+        whereabouts.begins("another")
+        if whereabouts.n_phases == 10:
+            enough.set()
+        return 0
+
+    with HangWatcher(Reporter(tmp_path, ranks(0), whereabouts), n_done, limit_s=0.5, period_s=0.01, end=codes.append):
+        assert enough.wait(60)
     assert codes == []
 
 
@@ -260,14 +270,17 @@ noticed = threading.Event()
 def error():
     noticed.set()
     {answer}
-with reported(reporter), HangWatcher(reporter, int, limit_s=60, period_s=0.3, error=error):
+with reported(reporter), HangWatcher(reporter, int, limit_s=60, period_s=1.0, error=error):
     noticed.wait()
-    time.sleep(0.1)
     raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
 """
 _IS_STOPPED = """
+def stopped_meanwhile():
+    os.kill(os.getpid(), signal.SIGTERM)
+    return slowly()
+
+reporter.whereabouts.memory_bytes = stopped_meanwhile
 StopWatcher(reporter, Ranks(), grace_s=0.2).start()
-threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
 with reported(reporter):
     raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
 """
@@ -285,7 +298,7 @@ with reported(reporter):
 def test_what_the_main_thread_reports_is_written_though_another_thread_would_end_the_rank(
     ending: str, codes: set[int], tmp_path: Path
 ) -> None:
-    done = script("-c", _RANK + ending, str(tmp_path), timeout_s=60)
+    done = script("-c", _RANK + ending, str(tmp_path), timeout_s=240)
     assert parse_error((tmp_path / rank_error(0)).read_text()).error_class is ErrorClass.OOM_DEVICE, done.stderr
     assert done.returncode in codes
 
@@ -297,7 +310,7 @@ reporter.whereabouts.refusal = "cell.json: cannot read it"
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(30)
 """
-    done = script("-c", _RANK + waiting, str(tmp_path), timeout_s=60)
+    done = script("-c", _RANK + waiting, str(tmp_path), timeout_s=240)
     assert done.returncode == 143
     error = parse_error((tmp_path / rank_error(0)).read_text())
     assert (error.error_class, error.message) == (ErrorClass.REFUSED, "cell.json: cannot read it")

@@ -174,7 +174,7 @@ def made_from(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

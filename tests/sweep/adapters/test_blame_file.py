@@ -75,7 +75,7 @@ def test_lines_of_several_writers_do_not_mix(tmp_path: Path) -> None:
         " outcome=Outcome.NODE_FAIL, reason='x' * 3000)])\n"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), f"node{n}"]) for n in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(240) for writer in writers] == [0, 0, 0]
     found = BlameFile(path).read()
     assert len(found) == 600
     for n in range(3):

@@ -116,9 +116,9 @@ def test_a_held_lease_is_kept_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with Lease(tmp_path):
         path = tmp_path / LEASE_FILE
         os.utime(path, (1.0, 1.0))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while path.stat().st_mtime < 2.0:
-            assert time.monotonic() < deadline, "no heartbeat within five seconds"
+            assert time.monotonic() < deadline, "no heartbeat"
             time.sleep(0.02)
 
 

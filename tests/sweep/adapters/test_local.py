@@ -53,7 +53,7 @@ class Local:
     def report(self, job_id: str) -> JobReport:
         return self.scheduler.poll([job_id], since=0.0)[job_id]
 
-    def until(self, job_id: str, done: Callable[[JobReport], bool], *, within_s: float = 30.0) -> JobReport:
+    def until(self, job_id: str, done: Callable[[JobReport], bool], *, within_s: float = 120.0) -> JobReport:
         deadline = time.monotonic() + within_s
         while not done(report := self.report(job_id)):
             assert time.monotonic() < deadline, f"{job_id} is still {report}"
@@ -74,7 +74,7 @@ class Local:
     def wait_for(self, made: Submission, pattern: str, count: int = 1) -> None:
         folder = self.run_dir / attempt_dir(made.tasks[0])
         ids = [f"{made.name}.{index}" for index in range(len(made.tasks))]
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len(list(folder.glob(pattern))) < count:
             assert time.monotonic() < deadline, f"no {pattern}"
             self.scheduler.poll(ids, since=0.0)
@@ -178,7 +178,7 @@ def test_a_stopped_launcher_cannot_delay_a_cancel(local: Local) -> None:
     began = time.monotonic()
     local.scheduler.cancel(dict.fromkeys([job_id], "s"))
     assert time.monotonic() - began < 15
-    assert not launcher.is_running()
+    assert psutil.wait_procs([launcher], timeout=10)[1] == []
 
 
 def test_a_job_that_waits_is_cancelled_without_being_started(local: Local) -> None:
@@ -240,7 +240,7 @@ def killed_while_hanging(
 ) -> str:
     made = submission(local.run_dir, stub_launch("hangs", *arguments), tasks=(key(1), key(2)), nodes=nodes)
     process = orchestrate(made)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(list((local.run_dir / attempt_dir(key())).glob("ready-*"))) < nodes:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -295,9 +295,12 @@ def test_a_job_that_ended_unseen_and_unsaid_counts_as_a_failed_node(
     job_id = killed_while_hanging(local, orchestrate)
     processes = processes_under(local.run_dir)
     for process in processes:
+        # Or the launcher might still write how its trainer ended.
+        process.suspend()
+    for process in processes:
         process.kill()
     # A signal takes its time to end a process.
-    psutil.wait_procs(processes, timeout=10)
+    psutil.wait_procs(processes, timeout=60)
     report = local.report(job_id)
     assert (report.state, local.scheduler.outcome_of(report)) == ("NODE_FAIL", Outcome.NODE_FAIL)
     assert report.reason == "the launcher of node 0 vanished"

@@ -21,6 +21,8 @@ SLEEP = "import time; time.sleep(60)"
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
     made = subprocess.Popen([sys.executable, "-c", SLEEP], env={**os.environ, MARKER: "mine"})
+    while MARKER not in psutil.Process(made.pid).environ():
+        time.sleep(0.01)  # the kernel shows it a moment after the program has begun
     yield made
     made.kill()
     made.wait()
@@ -66,7 +68,7 @@ def test_killing_by_mark_spares_everyone_else(process: subprocess.Popen[bytes]) 
     assert kill_marked("other") == []
     assert process.poll() is None
     assert kill_marked("mine") == []
-    assert process.wait(timeout=5) == -9
+    assert process.wait(timeout=60) == -9
 
 
 def test_a_child_that_dropped_the_mark_dies_with_its_parent() -> None:
@@ -75,6 +77,6 @@ def test_a_child_that_dropped_the_mark_dies_with_its_parent() -> None:
     while not (children := psutil.Process(parent.pid).children()):
         time.sleep(0.01)
     assert kill_marked("family") == []
-    parent.wait(timeout=5)
-    gone, alive = psutil.wait_procs(children, timeout=5)
+    parent.wait(timeout=60)
+    gone, alive = psutil.wait_procs(children, timeout=60)
     assert (len(gone), alive) == (1, [])

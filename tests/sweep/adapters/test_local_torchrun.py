@@ -91,7 +91,7 @@ def test_a_killed_rank_ends_the_job(tmp_path: Path, scheduler: LocalScheduler) -
     node = rank.environ()[NODE_RANK]
     rank.kill()
     # The other rank sleeps and would never notice: the job's end is what ends it.
-    report = end_of(scheduler, job_id, within_s=30)
+    report = end_of(scheduler, job_id)
     assert (report.state, report.reason) == ("FAILED", f"node {node} ended with exit code 1")
     assert not processes_under(tmp_path)
 

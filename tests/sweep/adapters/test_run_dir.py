@@ -239,9 +239,10 @@ def test_cancel_requests_are_taken_up_once(run_dir: RunDir) -> None:
 
 
 def test_run_directories_are_found_latest_first(tmp_path: Path) -> None:
-    for name in ("one", "two"):
+    for name, changed_at in (("two", 20.0), ("one", 10.0)):
         made = RunDir(tmp_path / name)
         made.create()
         made.publish_sweep_file(_content())
+        os.utime(tmp_path / name / SWEEP_FILE, (changed_at, changed_at))
     (tmp_path / "three").mkdir()
     assert find_run_dirs(tmp_path) == [tmp_path / "two", tmp_path / "one"]

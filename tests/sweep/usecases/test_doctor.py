@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from sweep.usecases.doctor import (
 )
 from sweep.usecases.doctor_nodes import Expected, judge
 from tests.fakes import FakeScheduler, submission_of
+from tools.slurmbox.ports import port_is_free
 
 EXPECTED = Expected(token="t", python="3.11.7", gpus_per_node=2, uses_gpus=True, needs_torch=True)
 GPU = "NVIDIA H100"
@@ -335,10 +336,9 @@ def test_nodes_meet_and_compare_clocks() -> None:
     from sweep.core.node_command import Node
 
     both = replace(submission(), launch=LaunchSpec(rendezvous_host="127.0.0.1"))
-    first, second = (
-        Node(submission=both, index=0, node_rank=n, job_id=str(time.time()), hosts=("a", "b")) for n in (0, 1)
-    )
-    second = replace(second, job_id=first.job_id)
+    jobs = (Node(submission=both, index=0, node_rank=0, job_id=str(n), hosts=("a", "b")) for n in itertools.count())
+    first = next(job for job in jobs if port_is_free(job.port))
+    second = replace(first, node_rank=1)
     said: dict[str, Any] = {}
     host = threading.Thread(target=lambda: said.update(probe.meet(first, timeout_s=10)))
     host.start()
