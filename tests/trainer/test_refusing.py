@@ -9,6 +9,7 @@ import pytest
 
 from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.record import ERROR_GLOB, parse_error, rank_error, render_error
+from tests.trainer.places import ranks
 from trainer import cli
 from trainer.failure import EXIT_REFUSED, Reporter, Whereabouts
 from trainer.ranks import Ranks, speaks_for_all
@@ -50,13 +51,10 @@ def exit(code: int) -> None:
     raise SystemExit(code)
 
 
-def refused(folder: Path, rank: int, *, speaker: int, of_node: int = 4) -> None:
-    ranks = Ranks(
-        rank=rank, world_size=8, local_rank=rank % of_node, local_world_size=of_node, node_rank=rank // of_node,
-        has_agent=True,
-    )  # fmt: skip
+def refused(folder: Path, rank: int, *, speaker: int) -> None:
+    place = ranks(rank)
     with pytest.raises(SystemExit, match=str(EXIT_REFUSED)):
-        cli._refuse("no such file", Reporter(folder, ranks, Whereabouts()), ranks, speaker=speaker)
+        cli._refuse("no such file", Reporter(folder, place, Whereabouts()), place, speaker=speaker)
 
 
 @pytest.mark.parametrize(
