@@ -106,6 +106,7 @@ class JobReport:
         started_at: Unix time at which it began to run; None where unknown.
         ended_at: Unix time of its end; None where unknown.
         ended_by: Who ended it, in words that follow "cancelled by"; empty where the scheduler does not say.
+        at_fault: Nodes that the scheduler names as the cause of the end; empty where it names none.
         is_inferred: Whether that is no word of the scheduler on this job but follows from what it says of others, which
             can be true only of a job that never began.
     """
@@ -118,6 +119,7 @@ class JobReport:
     started_at: float | None = None
     ended_at: float | None = None
     ended_by: str = ""
+    at_fault: tuple[str, ...] = ()
     is_inferred: bool = False
 
     @property

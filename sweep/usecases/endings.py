@@ -121,17 +121,19 @@ class Endings:
             state=said.state,
             reason=said.reason,
             nodes=report.nodes or (() if launched is None else launched.hosts),
+            at_fault=said.at_fault,
             ended_at=report.ended_at or said.ended_at,
         )
 
     def _blamed(
         self, verdict: Verdict, report: JobReport, launched: AttemptFile | None, errors: Sequence[RankError]
     ) -> list[str]:
-        """Nodes at fault: those that the scheduler has out of service, or the one whose device failed."""
+        """Nodes at fault: those that the scheduler has out of service or names, or the one whose device failed."""
         if verdict.outcome is Outcome.NODE_FAIL:
             out_of_service = sorted(self._session.scheduler.unhealthy(report.nodes))
-            # Of several nodes that are all well again nobody can say which it was.
-            return out_of_service or (list(report.nodes) if len(report.nodes) == 1 else [])
+            # Of several nodes that are all well again, and none of them named, nobody can say which it was.
+            named = report.at_fault or (report.nodes if len(report.nodes) == 1 else ())
+            return out_of_service or list(named)
         cause = first_cause(errors)
         if verdict.outcome is Outcome.DEVICE_ERROR and cause is not None:
             hosts = report.nodes or (() if launched is None else launched.hosts)

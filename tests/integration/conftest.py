@@ -90,9 +90,9 @@ class SlurmUnderTest:
         finally:
             self.cluster.up(set_values={key: before.get(key) for key in values})
 
-    def fail_node(self, name: str) -> None:
-        """Cut a node's power."""
-        self.cluster.fail_node(name)
+    def fail_node(self, name: str, *, is_noticed: bool = True) -> None:
+        """Cut a node's power; the controller notices at once, or only later."""
+        self.cluster.fail_node(name, is_noticed=is_noticed)
 
     def restore_node(self, name: str) -> None:
         """Bring a failed node back; returns when it takes jobs."""

@@ -44,6 +44,29 @@ def test_a_node_that_fails_under_a_job_of_two_is_blamed_and_the_retry_keeps_away
     run.audit()
 
 
+def test_a_node_that_fails_before_srun_reaches_it_is_blamed_although_it_is_well_again(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    site = {"setup": [f"until [ -e {gate} ]; do sleep 0.1; done"]}
+    run = fault_run(slurm, tmp_path, "launch", "nodes=2", "seq_len=64", mode="hang@1", site=site)
+    started = run.shell.start(*run.words)
+    run.wait_running()
+    (job,) = run.jobs()
+    nodes = slurm.run("scontrol", "show", "hostnames", slurm.run("squeue", "-h", "-j", job, "-o", "%N")).split()
+    slurm.fail_node(nodes[1], is_noticed=False)
+    try:
+        gate.touch()
+        wait_for(lambda: run.in_queue() == ["COMPLETING"], 60, "srun has given up")
+    finally:
+        slurm.restore_node(nodes[1])
+    text, _ = started.communicate(timeout=180)
+    assert started.returncode == 0, text
+    assert run.outcomes() == ["NODE_FAIL", "SUCCEEDED"]
+    assert run.events("ended")[0]["evidence"]["blamed"] == [nodes[1]]  # type: ignore[index]  # JSON
+    run.audit()
+
+
 def test_a_preempted_job_is_retried_and_a_requeued_one_goes_on_under_its_id(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:

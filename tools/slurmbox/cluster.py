@@ -390,11 +390,12 @@ class Cluster:
 
     # Accidents, for tests
 
-    def fail_node(self, name: str) -> None:
-        """What a power cut does to a node: slurmd and all its jobs' processes die; the node is marked down."""
+    def fail_node(self, name: str, *, is_noticed: bool = True) -> None:
+        """What a power cut does to a node: slurmd and all its jobs' processes die; once noticed, it is marked down."""
         self._check_node(name)
         self._keeper.kill_node(name)
-        self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=fail_node")
+        if is_noticed:
+            self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=fail_node")
 
     def restore_node(self, name: str) -> None:
         """Start a node's slurmd again and wait until it takes jobs."""

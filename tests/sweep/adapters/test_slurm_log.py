@@ -30,7 +30,26 @@ PREEMPTED = """\
 slurmstepd-node4: error: *** STEP 5.0 ON node4 CANCELLED AT 2026-11-29T21:47:27 DUE TO PREEMPTION ***
 slurmstepd-node4: error: *** JOB 5 ON node4 CANCELLED AT 2026-11-29T21:47:27 DUE TO PREEMPTION ***
 """
+# A node lost its power while srun reached for it.
+NOT_REACHED = """\
+srun: error: Task launch for StepId=3.0 failed on node node2: Communication connection failure
+srun: error: Application launch failed: Communication connection failure
+srun: Job step aborted
+"""
 # As people have published them.
+TIMED_OUT = """\
+srun: error: slurm_receive_msgs: [[gpu016]:6818] failed: Socket timed out on send/recv operation
+srun: error: Task launch for 20.0 failed on node gpu016: Socket timed out on send/recv operation
+srun: error: Task launch for 20.0 failed on node gpu017: Socket timed out on send/recv operation
+srun: error: Application launch failed: Socket timed out on send/recv operation
+srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+slurmstepd: error: *** STEP 20.0 ON gpu015 CANCELLED AT 2026-11-29T21:47:25 ***
+"""
+NOT_BOUND = """\
+srun: error: CPU binding outside of job step allocation, allocated CPUs are: 0x01F000000001F0000000.
+srun: error: Task launch for StepId=5216715.0 failed on node node2: Unable to satisfy cpu bind request
+srun: error: Application launch failed: Unable to satisfy cpu bind request
+"""
 BY_CGROUP = (
     "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0. Some of your processes may have been killed by the "
     "cgroup out-of-memory handler.\n",
@@ -69,6 +88,24 @@ def _state(text: str, since: float = 0.0) -> str | None:
 )
 def test_slurms_own_sentence_tells_how_it_ended_a_job(text: str, state: str) -> None:
     assert _state(text) == state
+
+
+@pytest.mark.parametrize(("text", "nodes"), [(NOT_REACHED, ("node2",)), (TIMED_OUT, ("gpu016", "gpu017"))])
+def test_nodes_that_srun_did_not_reach_are_named(text: str, nodes: tuple[str, ...]) -> None:
+    found = last_words(text, since=0.0)
+    assert found is not None
+    assert found.state == "NODE_FAIL"
+    assert found.at_fault == nodes
+
+
+def test_a_launch_that_fails_for_another_reason_is_no_nodes_fault() -> None:
+    assert last_words(NOT_BOUND, since=0.0) is None
+
+
+def test_a_node_that_was_not_reached_while_the_job_was_being_ended_is_not_at_fault() -> None:
+    found = last_words(BY_HAND + NOT_REACHED, since=0.0)
+    assert found is not None
+    assert (found.state, found.at_fault) == ("CANCELLED", ())
 
 
 def test_the_sentence_and_the_time_of_the_end_are_kept() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sweep.core.attempt import ErrorClass, Outcome
+import pytest
+
+from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase
 from sweep.core.blame import Blame
 from sweep.core.site import Site
 from sweep.ports import SubmissionRejectedError
@@ -20,6 +22,19 @@ def test_a_retry_keeps_away_from_the_node_that_failed_if_the_cluster_knows_its_n
     orchestrator.step()
     assert [submission.exclude for submission in world.submitted()] == [(), ("n2",)]
     assert [(blame.node, blame.outcome) for blame in world.blame.blames] == [("n2", Outcome.NODE_FAIL)]
+
+
+@pytest.mark.parametrize("code", [105, None], ids=["as-sacct-says", "as-squeue-says"])
+def test_a_node_that_srun_did_not_reach_is_blamed_although_all_are_well_again(world: World, code: int | None) -> None:
+    orchestrator = world.begun(tiny_cell(nodes=2))
+    (job,) = world.scheduler.live_jobs()
+    said = "Task launch for StepId=3.0 failed on node n2: Communication connection failure"
+    world.scheduler.logs[job] = JobReport(
+        state="NODE_FAIL", phase=Phase.ENDED, reason=said, ended_at=world.clock.now(), at_fault=("n2",)
+    )
+    world.end_all(orchestrator, "FAILED", nodes=("n1", "n2"), exit_code=code)
+    assert world.outcomes() == [Outcome.NODE_FAIL]
+    assert [blame.node for blame in world.blame.blames] == ["n2"]
 
 
 def test_the_node_of_the_rank_whose_device_failed_is_blamed(world: World) -> None:
