@@ -199,6 +199,26 @@ def current_holder(run_dir: Path) -> Holder | None:
     return holder if holder is not None and _is_alive(holder, path, now=time.time()) else None
 
 
+def watch_text(run_dir: Path) -> str:
+    """Who watches a run directory, for people.
+
+    Of a holder on another host only heartbeats are known, by the file server's clock; this host's may differ from it,
+    and nothing may be written that would tell. So it is said how old the last one looks from here.
+    """
+    path = run_dir / LEASE_FILE
+    holder, now = read_holder(path), time.time()
+    is_alive = holder is not None and _is_alive(holder, path, now=now)
+    if holder is None or holder.host == socket.gethostname():
+        return f"watched by {holder}" if is_alive else "nobody watches it"
+    try:
+        age_s = now - path.stat().st_mtime
+    except FileNotFoundError:
+        return "nobody watches it"
+    when = f"{age_s:.0f} s ago" if age_s >= 0 else f"{-age_s:.0f} s from now"
+    beat = f"its last heartbeat was {when} by the clock of this host"
+    return f"watched by {holder} ({beat})" if is_alive else f"nobody watches it, or {holder} does ({beat})"
+
+
 def _is_alive(holder: Holder, path: Path, *, now: float) -> bool:
     if holder.host == socket.gethostname():
         return start_of(holder.pid) in (holder.started, _MAY_NOT_BE_SEEN)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.blame_file import BlameFile, blame_path
-from sweep.adapters.lease import current_holder
+from sweep.adapters.lease import current_holder, watch_text
 from sweep.cli import evidence, views
 from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, sweep_file_of
 from sweep.cli.wiring import look_at_queue, look_over_run, read_history
@@ -61,10 +61,9 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
     else:
         views.print_cells(console, content, listed)
         views.print_rejections(console, content)
-    watched = "nobody watches it" if holder is None else f"watched by {holder}"
     console.print(
         f"\n{run_dir.path}: {views.totals_line(listed)}; {hours['gpu_hours_spent']:,.2f} GPU-hours spent, "
-        f"{hours['gpu_hours_reserved']:,.2f} reserved; {watched}.",
+        f"{hours['gpu_hours_reserved']:,.2f} reserved; {watch_text(Path(run_dir.path))}.",
         highlight=False,
         soft_wrap=True,
     )

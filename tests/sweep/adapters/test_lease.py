@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters import lease as module
-from sweep.adapters.lease import Lease, LeaseHeldError, LeaseLostError, current_holder, start_of
+from sweep.adapters.lease import Lease, LeaseHeldError, LeaseLostError, current_holder, start_of, watch_text
 from sweep.core.record import LEASE_FILE
 
 _HOLD = """
@@ -120,6 +120,24 @@ def test_a_held_lease_is_kept_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         while path.stat().st_mtime < 2.0:
             assert time.monotonic() < deadline, "no heartbeat"
             time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "who", "when"),
+    [
+        (30, "watched by process 7 on far", "30 s ago"),
+        (-400, "watched by process 7 on far", "400 s from now"),
+        (400, "nobody watches it, or process 7 on far does", "400 s ago"),
+    ],
+)
+def test_status_says_of_a_holder_on_another_host_what_it_rests_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float, who: str, when: str
+) -> None:
+    path = tmp_path / LEASE_FILE
+    path.write_text(json.dumps({"host": "far", "pid": 7, "started": "", "token": "t"}))
+    os.utime(path, (1e9, 1e9))
+    monkeypatch.setattr(module.time, "time", lambda: 1e9 + ahead_s)
+    assert watch_text(tmp_path) == f"{who} (its last heartbeat was {when} by the clock of this host)"
 
 
 def test_a_living_holder_stays_one_when_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
