@@ -245,8 +245,8 @@ def _best_report(job_id: str, queue: Rows, accounting: Rows) -> JobReport | None
         queue.exact.get(job_id),
         _if_ended(accounting.exact.get(job_id)),
         queue.rest.get(base),
-        accounting.exact.get(job_id),
-        accounting.rest.get(base),
+        _unless_requeued(accounting.exact.get(job_id)),
+        _unless_requeued(accounting.rest.get(base)),
     )
     found = next((report for report in candidates if report is not None), None)
     return _REMOVED if found is None and base != job_id and base in accounting.arrays else found
@@ -259,6 +259,14 @@ _REMOVED = JobReport(
     is_inferred=True,
 )
 """Slurm 22.05 keeps no record of an array's task that is cancelled while it waits, as long as others are there."""
+
+
+def _unless_requeued(report: JobReport | None) -> JobReport | None:
+    """Accounting's word, unless it is that a job was put back into the queue: there the queue would have it.
+
+    It stays accounting's last word on a job that was cancelled while its processes ended (seen with Slurm 22.05).
+    """
+    return None if report is not None and report.state == "REQUEUED" else report
 
 
 def _if_ended(report: JobReport | None) -> JobReport | None:

@@ -77,6 +77,14 @@ def test_memory_that_cannot_be_asked_for_leaves_the_job_failed(slurm: FakeSlurm)
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "FAILED"
 
 
+def test_a_job_that_was_requeued_and_is_not_in_the_queue_does_not_wait_there(slurm: FakeSlurm) -> None:
+    """It was cancelled while its processes ended: accounting says no more of it, ever."""
+    slurm.answers("sacct", out="42|job|REQUEUED|node1|100|200|0:0|None\n")
+    assert slurm.scheduler().poll(["42"], since=NOW) == {"42": ABSENT}
+    slurm.answers("squeue", out="42|job|PENDING||N/A|N/A|BeginTime\n")
+    assert slurm.scheduler().poll(["42"], since=NOW)["42"].phase is Phase.PENDING
+
+
 def test_accounting_that_lags_leaves_a_job_absent_only_for_now(slurm: FakeSlurm) -> None:
     scheduler = slurm.scheduler()
     slurm.answers("sacct", out="42|job|COMPLETED|node1|100|200|0:0|None\n", call=2)
