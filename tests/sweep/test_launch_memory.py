@@ -75,7 +75,7 @@ def test_a_rank_that_the_kernel_kills_for_its_memory_is_reported_as_that(tmp_pat
         preexec_fn=lambda: (tight / "cgroup.procs").write_text(str(os.getpid())),  # type: ignore[arg-type, return-value]
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 137
