@@ -5,9 +5,10 @@ Everything here works on what the pynvml module returns and is tested with a fak
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from trainer.node import open_nvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -211,12 +212,10 @@ def _thousandth(value: float | None) -> float | None:
 
 def open_probe(uuid: str) -> NvmlProbe | None:
     """A probe of that device; None where there is no binding, no driver, or the device is not to be had (MIG)."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
+    nvml = open_nvml()
+    if nvml is None:
         return None
     try:
-        nvml.nvmlInit()
         return NvmlProbe(nvml, uuid)
     except nvml.NVMLError:
         return None

@@ -131,13 +131,11 @@ def _cancel_here(
     cluster = _cluster(asked, content)
     scheduler = scheduler_for(cluster, run_dir, starts=False)
     session = session_for(
+        content,
         cells=content.cells,
-        known=content.cells,
         repeats=content.repeats,
         devices=content.devices,
         cluster=cluster,
-        grid=content.grid,
-        blame_name=content.blame_name,
         run_dir=run_dir,
         lease=lease,
         scheduler=scheduler,

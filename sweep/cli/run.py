@@ -83,13 +83,11 @@ def _run(asked: Arguments, spec: SweepSpec, expansion: Expansion, run_dir: RunDi
         views.print_rejections(err, content)
         print_notes(err, baseline_notes(content))
         session = session_for(
+            content,
             cells={point.cell_id: expansion.cells[point.cell_id] for point in expansion.points},
-            known=content.cells,
             repeats=spec.repeats,
             devices=spec.devices,
             cluster=spec.cluster,
-            grid=spec.grid.name,
-            blame_name=content.blame_name,
             run_dir=run_dir,
             lease=lease,
             scheduler=scheduler,

@@ -89,14 +89,12 @@ def _scheduler_to_ask(content: SweepFile, run_dir: RunDir) -> Scheduler:
 
 
 def session_for(
+    content: SweepFile,
     *,
     cells: Mapping[str, Cell],
-    known: Mapping[str, Cell],
     repeats: int,
     devices: Mapping[str, Device],
     cluster: ClusterSpec,
-    grid: str,
-    blame_name: str,
     run_dir: RunDir,
     lease: Lease,
     scheduler: Scheduler,
@@ -105,16 +103,16 @@ def session_for(
     policy: Policy,
     canary_helps: bool,
 ) -> Session:
-    """A session on a run directory whose lease is held."""
+    """A session on a run directory whose lease is held, for some or all of the cells in its ``sweep.json``."""
     path = Path(run_dir.path)
     directory, digest = snapshot(path)
     return Session(
         cells=cells,
-        known=known,
+        known=content.cells,
         repeats=repeats,
         devices=devices,
         cluster=cluster,
-        run_name=f"{grid}-{cluster.name}",
+        run_name=f"{content.grid}-{cluster.name}",
         scheduler=scheduler,
         ledger=LedgerFile(path / LEDGER_FILE),
         run_dir=run_dir,
@@ -124,7 +122,7 @@ def session_for(
         provenance=collect(command=command, sources=packages_root(), run_dir=path),
         new_token=lambda: uuid.uuid4().hex[:6],
         check_lease=lease.check,
-        blame=BlameFile(blame_path(blame_name, os.environ)),
+        blame=BlameFile(blame_path(content.blame_name, os.environ)),
         policy=policy,
         canary_helps=canary_helps,
     )

@@ -280,49 +280,49 @@ def _ended(history: History, event: Ended) -> None:
         state.gpu_seconds, state.evidence = event.gpu_seconds, event.evidence
 
 
+def _known(history: History, key: AttemptKey, was: str) -> AttemptState | None:
+    """The attempt that an event is about; one that was never reserved is a problem."""
+    state = history.attempt(key)
+    if state is None:
+        history.problems.append(f"attempt {key} was {was} but never reserved")
+    return state
+
+
 def _cancel_requested(history: History, event: CancelRequested) -> None:
     for key in event.keys:
-        state = history.attempt(key)
-        if state is None:
-            history.problems.append(f"attempt {key} was cancelled but never reserved")
-        else:
+        state = _known(history, key, "cancelled")
+        if state is not None:
             state.is_cancel_requested = True
     for cell_id, number in event.repeats:
         history.repeats.setdefault((cell_id, number), RepeatHistory()).held = True
 
 
 def _stop_requested(history: History, event: StopRequested) -> None:
-    state = history.attempt(event.key)
-    if state is None:
-        history.problems.append(f"attempt {event.key} was to be stopped but never reserved")
-    else:
+    state = _known(history, event.key, "to be stopped")
+    if state is not None:
         state.stop = Stop(kind=event.kind, reason=event.reason, time=event.time)
 
 
 def _withdrawn(history: History, event: Withdrawn) -> None:
-    state = history.attempt(event.key)
+    state = _known(history, event.key, "taken back")
     if state is None:
-        history.problems.append(f"attempt {event.key} was taken back but never reserved")
-    elif state.outcome is not None:
+        return
+    if state.outcome is not None:
         history.problems.append(f"attempt {event.key} ended, yet was taken back")
     else:
         state.released, state.reason = True, event.reason
 
 
 def _requeued(history: History, event: Requeued) -> None:
-    state = history.attempt(event.key)
-    if state is None:
-        history.problems.append(f"attempt {event.key} was requeued but never reserved")
-    else:
+    state = _known(history, event.key, "requeued")
+    if state is not None:
         state.earlier_gpu_seconds = event.gpu_seconds
 
 
 def _sighted(history: History, event: Sighted) -> None:
     for key in event.keys:
-        state = history.attempt(key)
-        if state is None:
-            history.problems.append(f"attempt {key} was looked for but never reserved")
-        else:
+        state = _known(history, key, "looked for")
+        if state is not None:
             state.gone = (event.phase, event.time) if event.phase in (Phase.ENDED, Phase.ABSENT) else None
 
 

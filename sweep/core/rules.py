@@ -219,7 +219,7 @@ SETTINGS_RULES: Mapping[str, Callable[[Cell], str | None]] = {"float8_gather": f
 
 def violations(cell: Cell, device: Device | None = None) -> list[Violation]:
     """Every rule that the cell breaks on its device, in the order of the book."""
-    return [*_broken(cell, device), *_broken_by_settings(cell)]
+    return [*_broken(cell, device), *_told(SETTINGS_RULES, cell)]
 
 
 def first_violation(cell: Cell, device: Device | None = None) -> Violation | None:
@@ -229,24 +229,17 @@ def first_violation(cell: Cell, device: Device | None = None) -> Violation | Non
 
 def first_violation_of_settings(cell: Cell) -> Violation | None:
     """The first rule that the trainer's settings break, in a cell that breaks no other."""
-    return next(_broken_by_settings(cell), None)
-
-
-def _broken_by_settings(cell: Cell) -> Iterator[Violation]:
-    for name, rule in SETTINGS_RULES.items():
-        reason = rule(cell)
-        if reason is not None:
-            yield Violation(rule=name, reason=reason)
+    return next(_told(SETTINGS_RULES, cell), None)
 
 
 def _broken(cell: Cell, device: Device | None) -> Iterator[Violation]:
-    for name, rule in RULES.items():
-        reason = rule(cell)
-        if reason is not None:
-            yield Violation(rule=name, reason=reason)
-    if device is None:
-        return
-    for name, device_rule in DEVICE_RULES.items():
-        reason = device_rule(cell, device)
+    yield from _told(RULES, cell)
+    if device is not None:
+        yield from _told(DEVICE_RULES, cell, device)
+
+
+def _told(rules: Mapping[str, Callable[..., str | None]], *asked: object) -> Iterator[Violation]:
+    for name, rule in rules.items():
+        reason = rule(*asked)
         if reason is not None:
             yield Violation(rule=name, reason=reason)

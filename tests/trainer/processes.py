@@ -26,15 +26,7 @@ def torchrun_command(n_ranks: int, *program: str) -> list[str]:
 
 
 def torchrun(n_ranks: int, *program: str, timeout_s: float = 280, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        torchrun_command(n_ranks, *program),
-        env=environment(**extra),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    return _run(torchrun_command(n_ranks, *program), timeout_s, extra)
 
 
 def alone(*arguments: str, timeout_s: float = 120, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -42,8 +34,12 @@ def alone(*arguments: str, timeout_s: float = 120, **extra: str) -> subprocess.C
 
 
 def script(*arguments: str, timeout_s: float, **extra: str) -> subprocess.CompletedProcess[str]:
+    return _run([sys.executable, *arguments], timeout_s, extra)
+
+
+def _run(command: list[str], timeout_s: float, extra: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments],
+        command,
         env=environment(**extra),
         cwd=ROOT,
         capture_output=True,

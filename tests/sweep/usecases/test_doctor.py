@@ -30,7 +30,7 @@ from sweep.usecases.doctor import (
     warning,
 )
 from sweep.usecases.doctor_nodes import Expected, judge
-from tests.fakes import FakeScheduler, submission_of
+from tests.fakes import FakeClock, FakeScheduler, submission_of
 from tools.slurmbox.ports import port_is_free
 
 EXPECTED = Expected(token="t", python="3.11.7", gpus_per_node=2, uses_gpus=True, needs_torch=True)
@@ -183,28 +183,12 @@ def test_reports_with_holes_break_nothing() -> None:
 # --- the probe's job
 
 
-class FakeClock:
-    """Time that goes on only while somebody waits."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def now(self) -> float:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-
-
 def submission(nodes: int = 2) -> Submission:
     return submission_of(name="doctor", created_at=1000.0, nodes=nodes)
 
 
 def probe_with(scheduler: FakeScheduler, reports: Mapping[int, Mapping[str, Any]], **kwargs: float) -> Probed:
-    return run_probe(scheduler, submission(), FakeClock(), lambda: reports, **{"timeout_s": 60.0, **kwargs})
+    return run_probe(scheduler, submission(), FakeClock(time=1000.0), lambda: reports, **{"timeout_s": 60.0, **kwargs})
 
 
 def test_a_probe_whose_nodes_all_report_leaves_no_job() -> None:
@@ -236,13 +220,13 @@ def test_a_probe_that_waits_too_long_is_cancelled_and_slurms_reason_is_told() ->
             scheduler.say(job, "PENDING", reason="Resources")
         return {}
 
-    probed = run_probe(scheduler, submission(), FakeClock(), read, timeout_s=60)
+    probed = run_probe(scheduler, submission(), FakeClock(time=1000.0), read, timeout_s=60)
     assert "still waited after 60 s (Resources)" in probed.trouble
     assert scheduler.live_jobs() == []
 
 
 def test_a_probe_that_ended_without_reports_is_told_of_soon_and_with_those_that_are_there() -> None:
-    scheduler, clock = FakeScheduler(), FakeClock()
+    scheduler, clock = FakeScheduler(), FakeClock(time=1000.0)
 
     def read() -> dict[int, Mapping[str, Any]]:
         for job in scheduler.live_jobs():
@@ -263,7 +247,8 @@ def test_a_probe_that_runs_on_is_told_of() -> None:
             scheduler.say(job, "RUNNING")
         return {}
 
-    assert "is RUNNING after 60 s" in run_probe(scheduler, submission(), FakeClock(), read, timeout_s=60).trouble
+    probed = run_probe(scheduler, submission(), FakeClock(time=1000.0), read, timeout_s=60)
+    assert "is RUNNING after 60 s" in probed.trouble
 
 
 @pytest.mark.parametrize("error", [SubmissionRejectedError("no such QOS"), SchedulerError("no such QOS")])
