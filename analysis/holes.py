@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome, first_cause
+from sweep.core.attempt import AttemptKey, Outcome
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
 from sweep.core.restraint import HOLES
+from sweep.core.verdict import first_cause
 
 if TYPE_CHECKING:
     from collections.abc import Collection

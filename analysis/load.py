@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from sweep.core.attempt import ABSENT, AttemptKey, Evidence, Outcome, RankError, judge
+from sweep.core.attempt import ABSENT, AttemptKey, Outcome, RankError
 from sweep.core.history import AttemptState, History, RepeatHistory, fold
 from sweep.core.ledger import parse_event, read_lines
 from sweep.core.record import (
@@ -32,6 +32,7 @@ from sweep.core.record import (
     restart_dir,
 )
 from sweep.core.sweep_file import SweepFile
+from sweep.core.verdict import Evidence, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

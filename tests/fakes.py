@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sweep.core.attempt import ABSENT, AttemptKey, JobReport, JobRun, Outcome, Phase, RankError, Verdict, slurm_state
+from sweep.core.attempt import ABSENT, AttemptKey, JobReport, JobRun, Outcome, Phase, RankError, slurm_state
 from sweep.core.blame import Blame
 from sweep.core.cell import BatchKind, Cell, Parallelism, Precision, TrainerSettings
 from sweep.core.device import Device
@@ -18,6 +18,7 @@ from sweep.core.site import UNLIMITED, Site
 from sweep.core.spec import LaunchSpec
 from sweep.core.submission import Submission
 from sweep.core.sweep_file import SweepFile
+from sweep.core.verdict import Verdict
 from sweep.ports import Intent
 
 TINY = ModelShape(name="tiny", n_layers=2, hidden=32, n_heads=4, n_kv_heads=2, ffn_hidden=64, vocab_size=128)

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from sweep.core.attempt import AttemptKey, Verdict
+    from sweep.core.attempt import AttemptKey
     from sweep.core.cell import Cell
     from sweep.core.submission import Submission
     from sweep.core.sweep_file import SweepFile
+    from sweep.core.verdict import Verdict
     from sweep.usecases.orchestrate import Snapshot
     from sweep.usecases.session import Session
     from sweep.usecases.status import RepeatStatus

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.config.errors import ConfigError, explained
 from sweep.config.keys import check_fields, fit
-from sweep.core.attempt import OUTCOME_RULES, Outcome, OutcomeRule
+from sweep.core.attempt import Outcome
 from sweep.core.cell import Precision, build, convert_value
 from sweep.core.device import Device
 from sweep.core.environment import is_secret, secrets_in
 from sweep.core.model import ModelShape
+from sweep.core.outcome_rules import OUTCOME_RULES, OutcomeRule
 from sweep.core.policy import Policy
 from sweep.core.spec import ClusterSpec, SlurmSpec
 

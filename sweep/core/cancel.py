@@ -10,9 +10,10 @@ from sweep.core.restraint import HOLES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import AttemptKey, Outcome, OutcomeRule
+    from sweep.core.attempt import AttemptKey, Outcome
     from sweep.core.history import History, RepeatHistory
     from sweep.core.ledger import CancelRequested, RepeatKey
+    from sweep.core.outcome_rules import OutcomeRule
 
 
 def unfinished(history: History, cells: Iterable[str], repeats: int) -> tuple[RepeatKey, ...]:

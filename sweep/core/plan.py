@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import OUTCOME_RULES, Disposition, Outcome, OutcomeRule
+from sweep.core.attempt import Outcome
 from sweep.core.history import History, RepeatHistory
+from sweep.core.outcome_rules import OUTCOME_RULES, Disposition, OutcomeRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

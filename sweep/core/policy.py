@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sweep.core.attempt import OUTCOME_RULES, Outcome, OutcomeRule
+from sweep.core.attempt import Outcome
 from sweep.core.blame import BLAMING
+from sweep.core.outcome_rules import OUTCOME_RULES, OutcomeRule
 from sweep.core.plain import build, convert_value, plain
 
 NEVER_RETRIED = frozenset({Outcome.SUCCEEDED, Outcome.OOM_DEVICE, Outcome.OOM_HOST, Outcome.CANCELLED})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Outcome, Verdict
+from sweep.core.attempt import Outcome
 from sweep.core.ledger import Ended
+from sweep.core.verdict import Verdict
 
 if TYPE_CHECKING:
     from sweep.core.history import AttemptState, RepeatHistory

@@ -17,12 +17,13 @@ from sweep.usecases.session import Session, Sources
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import AttemptKey, JobReport, JobRun, Outcome, Verdict
+    from sweep.core.attempt import AttemptKey, JobReport, JobRun, Outcome
     from sweep.core.blame import Blame
     from sweep.core.history import History
     from sweep.core.ledger import Event
     from sweep.core.site import Site
     from sweep.core.submission import Submission
+    from sweep.core.verdict import Verdict
     from sweep.ports import Clock, Intent, RunDirectory, Scheduler
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import ABSENT, JobReport, Phase, first_cause, is_consequence
+from sweep.core.attempt import ABSENT, JobReport, Phase
 from sweep.core.cancel import unfinished
 from sweep.core.ledger import CancelRequested
+from sweep.core.verdict import first_cause, is_consequence
 from sweep.ports import SchedulerError
 from sweep.usecases.endings import Endings
 from sweep.usecases.lookup import LookUp

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from sweep.core.attempt import Outcome, Verdict
+from sweep.core.attempt import Outcome
 from sweep.core.history import History, fold
 from sweep.core.ledger import Ended, Event, Released, Reserved, Submitted
 from sweep.core.policy import Policy
 from sweep.core.record import RecordError
+from sweep.core.verdict import Verdict
 from sweep.usecases.contact import Contact
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from analysis.holes import SKIPPED, STATUSES
-from sweep.core.attempt import OUTCOME_RULES, ErrorClass, Outcome, RankError
+from sweep.core.attempt import ErrorClass, Outcome, RankError
 from sweep.core.grid import Rejection
 from sweep.core.ledger import Released, Skipped
+from sweep.core.outcome_rules import OUTCOME_RULES
 from tests.analysis.factory import STARTED, RunDir, row_of, table_of
 
 if TYPE_CHECKING:

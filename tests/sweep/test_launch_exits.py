@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, Evidence, JobReport, Outcome, Phase, RankError, judge
+from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError
 from sweep.core.spec import Runner
+from sweep.core.verdict import Evidence, judge
 from sweep.launch.exits import RankExit, Witness, explain, explain_agent, read, render
 from tests.stubs.jobs import altered, stub_launch, submission
 from tests.sweep.test_launch import attempt_file, command, error_of, folder, launch, place, wait_for

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, Evidence, JobReport, Outcome, Phase, RankError, judge
+from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError
 from sweep.core.cell import Cell, Parallelism, Precision, Schedule
 from sweep.core.device import Device
 from sweep.core.record import (
@@ -26,6 +26,7 @@ from sweep.core.record import (
     rank_error,
     render_error,
 )
+from sweep.core.verdict import Evidence, judge
 from tests.trainer.cells import CPU, cell, cell_file, write_cell
 from tests.trainer.processes import ROOT, alone, environment, torchrun
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, RankError, first_cause
+from sweep.core.attempt import ErrorClass, RankError
 from sweep.core.cell import Cell
 from sweep.core.record import ERROR_GLOB, FLIGHT_PREFIX, PROGRESS_FILE, RESULT_FILE, Progress, RecordError, parse_error
+from sweep.core.verdict import first_cause
 from tests.commands import is_alive, wait_for
 from tests.trainer.cells import cell, write_cell
 from tests.trainer.processes import HUNG_FILE, ROOT, SABOTAGE, alone, environment, torchrun, torchrun_command

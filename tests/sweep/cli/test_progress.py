@@ -8,9 +8,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from sweep.cli.progress import Watching
-from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome
+from sweep.core.attempt import AttemptKey, Outcome
 from sweep.core.cell import cell_id
 from sweep.core.grid import Point
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.policy import Policy
 from sweep.core.record import AttemptFile, Progress
 from sweep.ports import SchedulerUnreachableError

@@ -12,9 +12,10 @@ import pytest
 from sweep.adapters.blame_file import BlameFile, blame_path
 from sweep.adapters.lease import Lease
 from sweep.cli.main import main
-from sweep.core.attempt import OUTCOME_RULES, Outcome
+from sweep.core.attempt import Outcome
 from sweep.core.blame import Blame
 from sweep.core.ledger import Ended, Reserved, Skipped
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.policy import Policy
 from tests.analysis.factory import RunDir
 

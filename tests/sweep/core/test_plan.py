@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Disposition, Outcome, OutcomeRule
+from sweep.core.attempt import AttemptKey, Outcome
 from sweep.core.history import History, fold
 from sweep.core.ledger import (
     CancelRequested,
@@ -24,6 +24,7 @@ from sweep.core.ledger import (
     read_lines,
     render_event,
 )
+from sweep.core.outcome_rules import OUTCOME_RULES, Disposition, OutcomeRule
 from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
 
 

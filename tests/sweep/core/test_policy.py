@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import OUTCOME_RULES, Outcome
+from sweep.core.attempt import Outcome
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.policy import Policy
 
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome
+from sweep.core.attempt import AttemptKey, Outcome
 from sweep.core.blame import Blame, bad_nodes, evidence_of, excludable, standing
 from sweep.core.cell import cell_id
 from sweep.core.history import History, fold
 from sweep.core.ledger import CancelRequested, Ended, Event, Reopened, Reserved, Submitted
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
 from sweep.core.policy import Policy
 from sweep.core.restraint import Bounds, alike, passes_with_time, restrained

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sweep.core.attempt import OUTCOME_RULES
 from sweep.core.cell import BatchKind
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.rules import DEVICE_RULES, RULES, SETTINGS_RULES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "semantics.md").read_text(encoding="utf-8")

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import OUTCOME_RULES, Outcome
+from sweep.core.attempt import Outcome
 from sweep.core.cell import AxisValue, BatchKind
 from sweep.core.device import Device
 from sweep.core.grid import Grid, Rejection, expand
 from sweep.core.model import FlopConvention
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.policy import Policy
 from sweep.core.record import RecordError
 from sweep.core.series import Envelope, SeriesKind, SeriesSpec, key_axes

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import OUTCOME_RULES, ErrorClass, Outcome
+from sweep.core.attempt import ErrorClass, Outcome
 from sweep.core.cancel import had_ended, held_back
 from sweep.core.ledger import CancelRequested, Ended
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.plan import ActionKind
 from sweep.ports import SubmissionUncertainError
 from sweep.usecases.orchestrate import exit_code

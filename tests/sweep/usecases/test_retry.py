@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sweep.core.attempt import OUTCOME_RULES, ErrorClass, Outcome
+from sweep.core.attempt import ErrorClass, Outcome
 from sweep.core.ledger import Reserved
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.plan import ActionKind
 from sweep.core.policy import Policy
 from sweep.core.site import Site
