@@ -216,7 +216,7 @@ class FaultRun:
             return set(jobs) - may_lack <= found <= set(jobs) | may_have
 
         with contextlib.suppress(AssertionError):  # accounting lags; what it has said by then counts
-            wait_for(is_known, 60, "accounting knows all jobs")
+            wait_for(is_known, 120, "accounting knows all jobs")
         assert is_known(), f"accounting has {sorted(self._rows_by_name(turned_away))}, the ledger {sorted(jobs)}"
         rows = self._rows_by_name(turned_away)
         for array in may_have - set(jobs):

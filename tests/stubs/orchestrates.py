@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from sweep.adapters.local import LocalScheduler
 from sweep.core.submission import Submission, submission_file
 
+# What a shell starts in the background ignores Ctrl-C, and so does what that starts: the tests, perhaps.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 run_dir, name = Path(sys.argv[1]), sys.argv[2]
 made = Submission.parse((run_dir / submission_file(name)).read_text())
 scheduler = LocalScheduler(run_dir, environ=os.environ, cores=2)

@@ -29,7 +29,7 @@ def torchrun(n_ranks: int, *program: str, timeout_s: float = 280, **extra: str) 
     return _run(torchrun_command(n_ranks, *program), timeout_s, extra)
 
 
-def alone(*arguments: str, timeout_s: float = 120, **extra: str) -> subprocess.CompletedProcess[str]:
+def alone(*arguments: str, timeout_s: float = 240, **extra: str) -> subprocess.CompletedProcess[str]:
     return script("-m", "trainer", *arguments, timeout_s=timeout_s, **extra)
 
 
