@@ -109,6 +109,23 @@ def test_who_cancelled_a_job_is_told_apart(slurm: SlurmUnderTest, tmp_path: Path
     run.audit()
 
 
+def test_a_job_that_had_failed_before_the_cancel_is_shown_as_it_failed(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    run = fault_run(
+        slurm, tmp_path, "failed", "nodes=1", "seq_len=[32,64]", "policy.canary=false", mode="slow",
+        plan={"32": "error"},
+    )  # fmt: skip
+    assert run.shell.run(*run.words, "watch=false").code == 3
+    wait_for(lambda: run.in_queue() == ["RUNNING"], 60, "one has failed, and the other runs")
+    assert _cancel_all(run) == (1, 0)
+    done = run.shell.run(*run.words)
+    assert done.code == 1, done.err
+    assert {length: row["status"] for length, row in run.by_length().items()} == {
+        "32": "trainer_error",
+        "64": "cancelled",
+    }
+    run.audit()
+
+
 def test_a_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled_for_it(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
