@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from sweep.core.attempt import AttemptKey, Outcome
 from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
-from sweep.core.restraint import HOLES
 from sweep.core.verdict import first_cause
 
 if TYPE_CHECKING:
@@ -21,16 +20,6 @@ REJECTED = "rejected"
 RUNNING = "running"
 PENDING = "pending"
 NOT_RUN = "not_run"
-SKIPPED = tuple(HOLES)
-STATUSES = (
-    MEASURED,
-    REJECTED,
-    RUNNING,
-    PENDING,
-    NOT_RUN,
-    *SKIPPED,
-    *(rule.shown_as for rule in OUTCOME_RULES.values()),
-)
 
 
 def explain(run: RunData, cell_id: str, measured: Collection[int]) -> tuple[str, str]:

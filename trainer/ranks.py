@@ -81,11 +81,6 @@ class Ranks:
         return self.rank - self.local_rank
 
     @property
-    def speaks_for_node(self) -> bool:
-        """Whether this is that rank."""
-        return self.local_rank == 0
-
-    @property
     def node_ranks(self) -> range:
         """Global ranks of this node (torchrun numbers them without gaps)."""
         first = self.rank - self.local_rank

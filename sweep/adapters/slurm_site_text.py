@@ -111,7 +111,6 @@ class Reservation:
 
     name: str
     starts_at: float | None
-    ends_at: float | None
     nodes: frozenset[str]
     flags: frozenset[str]
 
@@ -152,7 +151,6 @@ def read_reservations(text: str) -> list[Reservation]:
         Reservation(
             name=row["ReservationName"],
             starts_at=parse_time(row.get("StartTime", "")),
-            ends_at=parse_time(row.get("EndTime", "")),
             nodes=frozenset(parse_nodes(row.get("Nodes", ""))),
             flags=frozenset(row.get("Flags", "").split(",")),
         )

@@ -83,9 +83,6 @@ class FaultRun:
         path = self.shell.env["PATH"]
         return self if path.startswith(f"{folder}:") else self.with_env(PATH=f"{folder}:{path}")
 
-    def out_of_the_way(self, command: str) -> None:
-        (self.shell.folder / "bin" / command).unlink()
-
     def calls(self, command: str) -> int:
         """How often a script in the way that counts (``echo >> $HERE/COMMAND.calls``) was run."""
         log = self.shell.folder / "bin" / f"{command}.calls"

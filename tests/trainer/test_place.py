@@ -35,7 +35,7 @@ def test_torchruns_variables_place_a_rank() -> None:
     )
     assert (placed.rank, placed.node_rank, placed.restart) == (5, 1, 2)
     assert placed.node_ranks == range(4, 8)
-    assert not placed.speaks_for_node
+    assert placed.node_speaker == 4
     assert placed.has_agent
 
 

@@ -109,7 +109,7 @@ def test_a_cell_is_found_under_its_own_id() -> None:
     assert [found.cells[point.cell_id].trainer.seed for point in found.points] == [1, 2] * 3
 
 
-def test_every_axis_reaches_its_cell(able_trainer: None) -> None:
+def test_every_axis_reaches_its_cell() -> None:
     values: dict[str, AxisValue] = {
         "nodes": 4,
         "gpus_per_node": 4,

@@ -28,7 +28,7 @@ def test_conditions_see_the_model_and_the_batch() -> None:
     assert column(found, "nodes") == [(2,)]
 
 
-def test_conditions_see_a_fraction_as_a_number(able_trainer: None) -> None:
+def test_conditions_see_a_fraction_as_a_number() -> None:
     found = expand(grid(sequences_per_gpu=("1/2", 1), tp=8, exclude=["sequences_per_gpu < 1"]))
     assert column(found, "sequences_per_gpu") == [(1,)]
 

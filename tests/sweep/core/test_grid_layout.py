@@ -15,7 +15,7 @@ from tests.sweep.core.grids import grid, only, rejected
     ids=["fsdp", "tp", "tp and pp", "cp"],
 )
 def test_the_global_batch_follows_from_the_gpus_whatever_the_layout(
-    able_trainer: None, layout: dict[str, object], micro_batch: int
+    layout: dict[str, object], micro_batch: int
 ) -> None:
     # The paper's effective local batch: 2 sequences a GPU on 256 GPUs are 512.
     _, cell = only(expand(grid(nodes=32, sequences_per_gpu=2, **layout)))
@@ -24,7 +24,7 @@ def test_the_global_batch_follows_from_the_gpus_whatever_the_layout(
     assert cell.sequences_per_gpu == 2
 
 
-def test_a_fraction_of_a_sequence_per_gpu_is_exact(able_trainer: None) -> None:
+def test_a_fraction_of_a_sequence_per_gpu_is_exact() -> None:
     found = expand(grid(nodes=(1, 3), sequences_per_gpu=("1/2", 0.25, "0.125"), tp=8))
     assert {point.axes["sequences_per_gpu"] for point in found.points} == {"1/2", "1/4", "1/8"}
     batches = [found.cells[point.cell_id].global_batch for point in found.points]
@@ -63,7 +63,7 @@ def test_a_micro_batch_that_does_not_divide_is_rejected() -> None:
     assert "batch_by_micro_batch: 2 sequences a data-parallel rank" in rejected(grid(micro_batch=4))
 
 
-def test_fsdp_takes_what_the_other_degrees_leave(able_trainer: None) -> None:
+def test_fsdp_takes_what_the_other_degrees_leave() -> None:
     found = expand(grid(nodes=(1, 2), tp=(1, 2)))
     shards = [found.cells[point.cell_id].parallelism.dp_shard for point in found.points]
     assert shards == [8, 4, 16, 8]
