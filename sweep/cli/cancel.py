@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +19,7 @@ from sweep.core.conditions import Condition, ConditionError
 from sweep.core.grid import DEGREES, DERIVED, axis_names
 from sweep.core.ledger import CancelRequested
 from sweep.core.record import LEDGER_FILE
+from sweep.core.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.core.words import counted
 from sweep.usecases.orchestrate import Orchestrator
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from sweep.adapters.run_dir import RunDir
     from sweep.cli.args import Arguments
     from sweep.core.grid import Point
-    from sweep.core.spec import ClusterSpec
     from sweep.core.sweep_file import SweepFile
 
 _PATIENCE_S = 60.0
@@ -47,12 +47,16 @@ def main(asked: Arguments) -> int:
         cells += _meeting(asked.where, content)
     _, err = consoles()
     before = len(_cancels(run_dir))
-    try:
-        with Lease(Path(run_dir.path)) as lease:
-            _cancel_here(asked, run_dir, content, cells, lease, err)
-    except LeaseHeldError:
-        _ask_the_holder(run_dir, cells, err)
-    _tell(asked, run_dir, _cancels(run_dir)[before:], err)
+    if cells:
+        try:
+            with Lease(Path(run_dir.path)) as lease:
+                _cancel_here(asked, run_dir, content, cells, lease, err)
+        except LeaseHeldError:
+            _ask_the_holder(run_dir, cells, err)
+        nothing = "these cells are measured, explained, given up or cancelled already"
+    else:
+        nothing = f"no cell of this run meets {asked.where!r}"
+    _tell(asked, run_dir, _cancels(run_dir)[before:], nothing, err)
     return OK
 
 
@@ -62,7 +66,7 @@ def _cancels(run_dir: RunDir) -> list[CancelRequested]:
     return [event for event in events if isinstance(event, CancelRequested)]
 
 
-def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], err: Console) -> None:
+def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], nothing: str, err: Console) -> None:
     """What became of the request: attempts that are ended, and repeats that are not submitted (again)."""
     keys = list(dict.fromkeys(key for event in cancels for key in event.keys))
     history, _ = read_history(run_dir)
@@ -83,10 +87,10 @@ def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], err
             f"{counted(len(over), 'attempt')} had ended before and {is_judged} judged by {their} own end"
             f"{_listed(map(str, over))}"
         )
-    text = "nothing to cancel: these cells are measured, explained, given up or cancelled already."
-    if parts:
-        text = f"{'; '.join(parts)}. A run with retry=[CANCELLED] tries them again."
-    err.print(text, highlight=False, soft_wrap=True)
+    text = f"{'; '.join(parts)}." if parts else f"nothing to cancel: {nothing}."
+    if keys or held:
+        text += " A run with retry=[CANCELLED] tries them again."
+    err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -128,7 +132,7 @@ def _ask_the_holder(run_dir: RunDir, cells: list[str], err: Console) -> None:
 def _cancel_here(
     asked: Arguments, run_dir: RunDir, content: SweepFile, cells: list[str], lease: Lease, err: Console
 ) -> None:
-    cluster = _cluster(asked, content)
+    cluster = _cluster(content)
     scheduler = scheduler_for(cluster, run_dir, starts=False)
     session = session_for(
         content,
@@ -154,9 +158,18 @@ def _cancel_here(
     orchestrator.reconciler.settle()
 
 
-def _cluster(asked: Arguments, content: SweepFile) -> ClusterSpec:
-    """The cluster that the run directory is pinned to, as it is configured now."""
-    from sweep.config import load
+def _cluster(content: SweepFile) -> ClusterSpec:
+    """What is needed of the cluster to end jobs on it, from the run directory alone: its file may lie anywhere.
 
-    overrides = [f"+grid={content.grid}", f"cluster={content.cluster}"]
-    return load(overrides, config_dir=asked.config_dir, environ=os.environ).cluster
+    How long jobs may be missing is not known here: a job is given up by the sweep's own command.
+    """
+    return ClusterSpec(
+        name=content.cluster,
+        scheduler=SchedulerKind(content.scheduler or SchedulerKind.LOCAL),
+        scale=content.scale,
+        gpus_per_node=1,
+        device="",
+        lost_after_s=math.inf,
+        hang_grace_s=math.inf,
+        slurm=SlurmSpec(sacct=content.accounting),
+    )

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sweep.core.ledger import Skipped
+from sweep.core.ledger import Reopened, Skipped
 from sweep.core.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
 from sweep.core.restraint import Bounds, passes_with_time, pause_reason, restrained
 from sweep.core.site import UNLIMITED
@@ -15,7 +15,7 @@ from sweep.core.sweep_file import SweepFile, extended
 from sweep.ports import SchedulerError
 from sweep.usecases.late import take_late_results
 from sweep.usecases.reconcile import Reconciler
-from sweep.usecases.reopen import Reopening
+from sweep.usecases.reopen import Reopening, to_reopen
 from sweep.usecases.submit import Submitter
 
 if TYPE_CHECKING:
@@ -74,22 +74,28 @@ def planned(
         spec: What is asked for.
         cells: Its cells.
         known: Those, and all others that the run directory knows.
-        history: All attempts so far.
+        history: All attempts so far; what is asked for again is reopened in it.
         now: Unix time.
     """
-    actions = decide(
-        cells,
-        repeats=spec.repeats,
-        history=history,
-        rules=spec.policy.outcomes,
-        walltime_min=spec.cluster.walltime_min,
-    )
     bounds = Bounds(
         now=now,
         most_jobs=spec.cluster.slurm.max_concurrent_jobs,
         canary_helps=spec.cluster.scheduler is SchedulerKind.SLURM,
     )
-    return restrained(actions, known, history, spec.policy, bounds)
+
+    def actions() -> list[Action]:
+        decided = decide(
+            cells,
+            repeats=spec.repeats,
+            history=history,
+            rules=spec.policy.outcomes,
+            walltime_min=spec.cluster.walltime_min,
+        )
+        return restrained(decided, known, history, spec.policy, bounds)
+
+    if spec.retry:
+        history.apply(Reopened(time=now, repeats=tuple(to_reopen(actions(), spec.retry))))
+    return actions()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

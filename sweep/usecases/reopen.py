@@ -9,12 +9,22 @@ from sweep.core.ledger import Reopened
 from sweep.core.plan import TO_SUBMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from sweep.core.attempt import AttemptKey, JobReport
     from sweep.core.history import AttemptState
+    from sweep.core.ledger import RepeatKey
     from sweep.core.plan import Action
     from sweep.usecases.session import Session
+
+
+def to_reopen(actions: Iterable[Action], outcomes: Collection[Outcome]) -> list[RepeatKey]:
+    """Repeats that were given up, cancelled or explained with one of these outcomes."""
+    return [
+        (action.cell_id, action.repeat)
+        for action in actions
+        if action.outcome in outcomes and action.outcome is not Outcome.SUCCEEDED and action.kind not in TO_SUBMIT
+    ]
 
 
 class Reopening:
@@ -36,7 +46,7 @@ class Reopening:
 
     def ask(self, outcomes: Collection[Outcome]) -> None:
         """Reopen what ended, or has ended, with one of these; done by :meth:`take_up`."""
-        self._outcomes = frozenset(outcomes) - {Outcome.SUCCEEDED}
+        self._outcomes = frozenset(outcomes)
         self._is_asked = bool(self._outcomes)
         self._unsettled.clear()
 
@@ -51,10 +61,7 @@ class Reopening:
             return
         history = self._session.history
         chosen = [
-            (action.cell_id, action.repeat)
-            for action in decide()
-            if action.outcome in self._outcomes and action.kind not in TO_SUBMIT
-            if self._is_asked or self._was_unsettled(history.of(action.cell_id, action.repeat).last)
+            key for key in to_reopen(decide(), self._outcomes) if self._is_asked or self._was_unsettled(history.of(*key).last)
         ]
         if chosen:
             self._session.record(Reopened(time=self._session.clock.now(), repeats=tuple(chosen)))
