@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from pathlib import Path
 
@@ -42,12 +44,18 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"analysis: cannot write to {error.filename or out}: {error.strerror or error}", file=sys.stderr)
         return 2
-    print(to_text(table))
-    for path in [*written, *figures]:
-        print(path)
-    if not figures:
-        print("no figure: nothing was measured yet")
+    _print(to_text(table), *written, *figures, *([] if figures else ["no figure: nothing was measured yet"]))
     return 3 if table.refused else 0
+
+
+def _print(*lines: object) -> None:
+    """Print for people, of whom some have a locale without our letters, and some pipe it into ``head``."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -11,3 +11,12 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:  # while modules were still being imported
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        if error.name in ("sweep", "trainer", "analysis") or "." in (error.name or "."):
+            raise  # a defect of this project, no missing package
+        print(
+            f"error: the package {error.name} is not installed for {sys.executable}. Use the Python of the environment "
+            "that `make venv` makes (.venv/bin/python in the checkout), or install the project: pip install .",
+            file=sys.stderr,
+        )
+        sys.exit(2)

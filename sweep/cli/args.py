@@ -90,7 +90,7 @@ def parse(words: Sequence[str]) -> Arguments | None:
     overrides = [word for word in overrides if word not in cells]
     wrong = [word for word in overrides if not _is_override(word)]
     if wrong:
-        raise UsageError(_not_an_override(wrong[0], verb, is_verb_given=bool(words) and words[0] in VERBS))
+        raise UsageError(_not_an_override(wrong[0], verb, is_verb_given=words[0] in VERBS))
     return Arguments(
         verb=verb,
         overrides=tuple(overrides),
@@ -152,8 +152,10 @@ def _is_override(word: str) -> bool:
 
 
 def _not_an_override(word: str, verb: str, *, is_verb_given: bool) -> str:
-    if word in VERBS and is_verb_given:
-        return f"two verbs: {verb} and {word}. Give one of them."
+    if word in VERBS:
+        if is_verb_given:
+            return f"two verbs: {verb} and {word}. Give one of them."
+        return f"the verb {word} comes first, before flags and overrides: python -m sweep {word} ..."
     if verb in ("status", "logs", "cancel"):
         return (
             f"{word!r} is neither a cell nor an override. A cell is given by its id or the beginning of one (four hex "

@@ -35,11 +35,15 @@ def load_spec(asked: Arguments) -> SweepSpec:
 
 def consoles() -> tuple[Console, Console]:
     """Standard output and standard error, wide enough for tables where they are no terminals."""
-    from rich.console import Console
+    from rich.console import Console as RichConsole
+
+    class Piped(RichConsole):
+        def on_broken_pipe(self) -> None:
+            raise  # rich would exit with 1; `main` knows that whoever reads has seen enough
 
     def console(*, stderr: bool) -> Console:
         stream = sys.stderr if stderr else sys.stdout
-        return Console(stderr=stderr, width=None if stream.isatty() else 200)
+        return Piped(stderr=stderr, width=None if stream.isatty() else 200)
 
     return console(stderr=False), console(stderr=True)
 
@@ -49,7 +53,7 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
     from rich.markup import escape
 
     for note in notes:
-        console.print(f"[yellow]note[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
 
 
 def baseline_notes(content: SweepFile) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.blame import evidence_of, standing
 from sweep.core.record import attempt_dir
+from sweep.core.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,11 +129,14 @@ def print_nodes(
     console: Console, cluster: str, blames: Sequence[Blame], *, after: int, expiry_h: float, now: float
 ) -> None:
     """Nodes that attempts blame on one cluster, over all of the user's runs there."""
+    from rich.markup import escape
+
     found = evidence_of(standing(blames, now=now, expiry_h=expiry_h))
     if not found:
         console.print(f"no node of {cluster} is blamed by any attempt of the last {expiry_h:g} hours.", highlight=False)
         return
     for node, cells, reason in found:
         verdict = "[red]excluded[/red]" if cells >= after else "watched"
-        console.print(f"{node}: {verdict}, blamed by {cells} cell(s); latest: {reason}", highlight=False)
+        told = f"blamed by {counted(cells, 'cell')}; latest: {escape(reason)}"
+        console.print(f"{node}: {verdict}, {told}", highlight=False, soft_wrap=True)
     console.print(f"excluded: blamed by {after} or more different cells within {expiry_h:g} hours.", highlight=False)

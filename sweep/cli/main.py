@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 def main(words: Sequence[str]) -> int:
     """Run one command; gives the exit code of the process."""
     os.umask(PRIVATE_UMASK)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of a locale that has no such letter
     try:
         asked = arguments.parse(words)
         if asked is None:

@@ -61,7 +61,7 @@ class ConsoleReporter:
 
     def note(self, text: str) -> None:
         """Something that people should know."""
-        self._line("[yellow]note[/yellow]", f" {text}")
+        self._line("[yellow]note:[/yellow]", f" {text}")
 
     def _line(self, markup: str, plain: str = "") -> None:
         from rich.markup import escape

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console
+    from rich.table import Column, Table
 
     from sweep.core.cell import AxisValue
     from sweep.core.grid import Rejection
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from sweep.usecases.status import RepeatStatus
 
 _MOST_REJECTIONS = 40
+_LEAST_WHY = 20  # columns of a terminal for the reason
+_GAP = 2  # between two columns
 _TO_COME = (*TO_SUBMIT, ActionKind.LATER)
 _STYLES = {
     "done": "green",
@@ -159,18 +162,18 @@ def print_cells(
     axes = varied_axes([point.axes for point in content.points])
     axes = tuple(name for name in axes if name not in ("dp_shard",))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("cell", no_wrap=True)
+    table.add_column("cell")
     if content.repeats > 1:
         table.add_column("repeat", justify="right")
     for name in axes:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     table.add_column("GPUs", justify="right")
-    table.add_column("layout", no_wrap=True)
+    table.add_column("layout")
     table.add_column("global batch", justify="right")
-    table.add_column("state", no_wrap=True)
+    table.add_column("state")
     if walltime_min is not None:
         table.add_column("GPU-h at most", justify="right")
-    table.add_column("why", overflow="fold")
+    table.add_column("why")
     for status in statuses:
         action, cell = status.action, status.cell
         row = [action.cell_id, *([str(action.repeat)] if content.repeats > 1 else [])]
@@ -181,7 +184,25 @@ def print_cells(
             hours = cell.gpus * (action.walltime_min or walltime_min) / 60
             cells.append(f"{hours:,.1f}" if action.kind in _TO_COME else "")
         table.add_row(*cells, Text(_why(status)))
-    console.print(table)
+    _print_whole(console, table)
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table of which nothing is left out or cut: where it is too wide, headers and the last column fold."""
+    *others, last = table.columns
+    gaps = _GAP * len(others)
+
+    def width(column: Column, header: Sequence[str]) -> int:
+        return max(len(text) for text in [*map(str, column._cells), *header])
+
+    if sum(width(column, [str(column.header)]) for column in table.columns) + gaps > console.width:
+        for column in others:
+            column.width = width(column, str(column.header).split())
+        room = console.width - gaps - sum(column.width or 0 for column in others)
+        last.width = min(width(last, [str(last.header)]), max(room, _LEAST_WHY))
+        # Where even that is more than the terminal has, it breaks the lines.
+        table.width = gaps + sum(column.width or 0 for column in table.columns)
+    console.print(table, crop=False)
 
 
 def _why(status: RepeatStatus) -> str:
@@ -215,24 +236,26 @@ def _shown(value: AxisValue) -> str:
 
 def print_rejections(console: Console, content: SweepFile) -> None:
     """Every rejected combination with its rule and reason; many of them by rule, with an example of each."""
+    from rich.markup import escape
+
     if not content.rejections:
         return
     axes = varied_axes([*(point.axes for point in content.points), *(item.axes for item in content.rejections)])
     by_rule = rejected_by_rule(content.rejections)
     listed = ", ".join(f"{rule} {count}" for rule, count in by_rule.items())
     total = len(content.points) + len(content.rejections)
-    console.print(f"\n[bold]{len(content.rejections)} of {total} combinations are no cells[/bold] ({listed}):")
+    lines = []
     if len(content.rejections) <= _MOST_REJECTIONS:
         for item in content.rejections:
-            console.print(
-                f"  {_axes_text(item.axes, axes)}  [yellow]{item.rule}[/yellow]: {item.reason}", highlight=False
-            )
-        return
-    for rule, count in by_rule.items():
-        item = next(item for item in content.rejections if item.rule == rule)
-        where = _axes_text(item.axes, axes)
-        console.print(f"  [yellow]{rule}[/yellow] {count} times, such as {where}: {item.reason}", highlight=False)
-    console.print("  (--json lists every one; so does sweep.json once the sweep has been started)")
+            lines.append(f"{escape(_axes_text(item.axes, axes))}  [yellow]{item.rule}[/yellow]: {escape(item.reason)}")
+    else:
+        for rule, count in by_rule.items():
+            item = next(item for item in content.rejections if item.rule == rule)
+            text = escape(f"{count} times, such as {_axes_text(item.axes, axes)}: {item.reason}")
+            lines.append(f"[yellow]{rule}[/yellow] {text}")
+        lines.append("(--json lists every one; so does sweep.json once the sweep has been started)")
+    title = f"\n[bold]{len(content.rejections)} of {total} combinations are no cells[/bold] ({listed}):"
+    console.print("\n  ".join([title, *lines]), highlight=False, soft_wrap=True)
 
 
 def _axes_text(axes: Mapping[str, AxisValue], names: Sequence[str]) -> str:

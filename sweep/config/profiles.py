@@ -71,12 +71,16 @@ def policy(path: Path, data: Mapping[str, Any], *, budget_gpu_hours: object) -> 
     Raises:
         ConfigError: If it is not as it has to be.
     """
+    with explained():
+        budget = convert_value(Policy, "budget_gpu_hours", budget_gpu_hours, "budget.gpu_hours")
+        if isinstance(budget, float) and budget <= 0:
+            raise ValueError(f"budget.gpu_hours={budget:g} would let nothing run. Give more, or null for no limit.")
     with explained(f"{path} with the command line's values"):
         plain = {key: value for key, value in data.items() if key not in ("description", "outcomes")}
         known = [item.name for item in fields(Policy) if item.name not in ("outcomes", "budget_gpu_hours")]
         check_fields(plain, known, "policy")
-        plain["budget_gpu_hours"] = budget_gpu_hours
         values = {name: convert_value(Policy, name, value, f"policy.{name}") for name, value in plain.items()}
+        values["budget_gpu_hours"] = budget
         return Policy(outcomes=_outcome_rules(data.get("outcomes") or {}), **values)  # type: ignore[arg-type]  # converted
 
 

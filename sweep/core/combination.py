@@ -154,9 +154,10 @@ def _settled(gpus: int, *layout: Any) -> Parallelism | Violation:
         others = {other: values[other] for other in DEGREES if other != name}
         product = math.prod(others.values())
         if gpus % product:
-            shown = " x ".join(f"{other}={value}" for other, value in others.items() if value != 1)
+            factors = [f"{other}={value}" for other, value in others.items() if value != 1]
+            shown = " x ".join(factors) + (f" = {product}" if len(factors) > 1 else "")
             reason = (
-                f"{name}=auto: {counted(gpus, 'GPU')} cannot be divided by {shown} = {product}. "
+                f"{name}=auto: {counted(gpus, 'GPU')} cannot be divided by {shown}. "
                 "Lower a degree or change the number of nodes."
             )
             return Violation(rule="auto_degree", reason=reason)

@@ -61,7 +61,9 @@ class Reopening:
             return
         history = self._session.history
         chosen = [
-            key for key in to_reopen(decide(), self._outcomes) if self._is_asked or self._was_unsettled(history.of(*key).last)
+            key
+            for key in to_reopen(decide(), self._outcomes)
+            if self._is_asked or self._was_unsettled(history.of(*key).last)
         ]
         if chosen:
             self._session.record(Reopened(time=self._session.clock.now(), repeats=tuple(chosen)))

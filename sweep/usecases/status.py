@@ -55,7 +55,7 @@ class RepeatStatus:
     def seconds_left(self) -> float | None:
         """Seconds that the steps to come take at the present speed; None where it is not known."""
         progress = self.progress
-        if progress is None or not progress.tokens_per_s:
+        if progress is None or not progress.tokens_per_s or progress.step >= progress.steps:
             return None
         return (progress.steps - progress.step) * self.cell.tokens_per_step / progress.tokens_per_s
 

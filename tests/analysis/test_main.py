@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -92,3 +93,16 @@ def test_it_runs_as_a_module_and_needs_none_of_the_orchestrator(tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_has_gone_or_a_locale_without_a_letter_is_no_error(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", axes={"tp": (1, 3)})
+    run.save()
+    words = [sys.executable, "-m", "analysis", str(run.path)]
+    shown = subprocess.check_output(words, env={**os.environ, "PYTHONIOENCODING": "ascii"}, text=True)
+    assert "rejected ? nodes=1, tp=3" in shown
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as gone:
+        assert gone.stdout is not None
+        assert gone.stderr is not None
+        gone.stdout.close()
+        assert (gone.stderr.read(), gone.wait()) == ("", 0)

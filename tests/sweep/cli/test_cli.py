@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sweep.cli.main import main
+from sweep.cli.views import print_cells
+from sweep.config import load
+from sweep.core.grid import expand
+from sweep.core.history import History
+from sweep.usecases.orchestrate import sweep_file_of
+from sweep.usecases.status import statuses
 
 PLAN = ["plan", "+grid=weak_scaling", "cluster=local"]
 
@@ -91,6 +99,8 @@ def test_the_papers_grids_can_be_planned_anywhere(capsys: pytest.CaptureFixture[
         (["plan", "+grid=weak_scaling", "trainer.lrr=1"], "lr"),
         (["plan", "+grid=weak_scaling", "cluster=slrum"], "slurm"),
         (["plan"], "weak_scaling"),
+        (["--config-dir", ".", *PLAN], "the verb plan comes first"),
+        ([*PLAN, "budget.gpu_hours=0"], "error: budget.gpu_hours=0 would let nothing run"),
         (["plna", "+grid=weak_scaling"], "plan"),
         (["plan", "+grid=weak_scaling", "--jsno"], "--json"),
         (["run", "status"], "two verbs: run and status"),
@@ -153,9 +163,46 @@ def test_planning_imports_neither_torch_nor_pandas() -> None:
 
 
 def test_output_cut_short_by_a_pipe_is_no_error() -> None:
-    command = f"{sys.executable} -m sweep plan +grid=weak_scaling cluster=local | head -1"
+    command = f"{sys.executable} -m sweep plan +grid=weak_scaling cluster=local repeats=300 | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_locale_without_a_letter_is_no_error() -> None:
+    command = [sys.executable, "-m", "sweep", "--help"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    assert "arXiv 2411.13055 ?4.1" in subprocess.check_output(command, env=environment, text=True)
+
+
+def test_a_python_without_the_packages_is_told_which_to_use() -> None:
+    # -S: as the system's own Python, which knows nothing of the environment
+    command = [sys.executable, "-S", "-m", "sweep", *PLAN]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "not installed for" in done.stderr
+    assert ".venv/bin/python" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_narrow_terminal_gets_every_column_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = load(["+grid=model_parallel", "cluster=local"])
+    content = sweep_file_of(spec, expand(spec.grid))
+    listed = statuses(content, History(), None)
+    for width in (40, 130, 300):
+        print_cells(Console(width=width), content, listed, walltime_min=15)
+        printed = capsys.readouterr().out
+        assert all(word in printed for word in ("virtual_stages", "layout", "state", "why"))
+        for name, cell in content.cells.items():
+            row = next(line for line in printed.splitlines() if name in line)
+            assert cell.parallelism.equation() in row
+            assert row.rstrip().endswith("not run yet")
+            assert len(row) <= 130 or width == 300
+
+
+def test_brackets_of_a_rejections_reason_are_text_not_style(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PLAN, "nodes=[1,2]", "exclude=['nodes in [tp, pp]']"]) == 0
+    assert "excluded by the grid's condition: nodes in [tp, pp]" in capsys.readouterr().out
 
 
 def test_a_local_run_cannot_be_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

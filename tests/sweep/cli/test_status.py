@@ -84,7 +84,7 @@ def test_the_policy_of_the_last_run_says_what_is_retried_and_which_node_is_bad(
         )
     assert main(["status", "--nodes", f"run_dir={run.path}"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "n1: excluded, blamed by 1 cell(s); latest: NODE_FAIL: down",
+        "n1: excluded, blamed by 1 cell; latest: NODE_FAIL: down",
         "excluded: blamed by 1 or more different cells within 2 hours.",
     ]
 
