@@ -58,7 +58,8 @@ def test_two_ranks_leave_a_whole_result_steps_and_progress_and_nothing_else(tmp_
     assert [step.is_warmup for step in steps] == [True, True, False, False, False, False]
     assert all(step.loss and step.grad_norm and step.step_time_s > 0 for step in steps)
     assert result.final_loss == steps[-1].loss
-    assert result.window_time_s == pytest.approx(sum(step.step_time_s for step in steps[2:]), rel=0.5)
+    # A step takes as long as on the slower of the two ranks; between steps the machine may have other things to do.
+    assert result.window_time_s >= sum(step.step_time_s for step in steps[2:]) / 2
     progress = Progress.parse((tmp_path / PROGRESS_FILE).read_text())
     assert (progress.step, progress.steps) == (6, 6)
 
@@ -69,11 +70,12 @@ def test_one_process_runs_without_torchrun(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     result = Result.parse((tmp_path / RESULT_FILE).read_text())
     assert result.world_size == 1
-    first, last = done.stderr.splitlines()
+    first, *progress, last = done.stderr.splitlines()
     assert f"{result.n_params:,} parameters, bf16, on 1 rank" in first
     assert result.device_name in first
     assert f"measured {result.window_steps} steps" in last
     assert f"loss of the last {result.final_loss:.4f}" in last
+    assert all(line.startswith("step ") for line in progress), "on a machine that takes long for it"
 
 
 def test_ranks_left_behind_by_another_job_are_not_believed(tmp_path: Path) -> None:
