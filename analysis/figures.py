@@ -22,6 +22,7 @@ from matplotlib.ticker import (
 )
 
 from analysis.export import figure_path, write_file
+from analysis.table import is_on_cpu
 from sweep.core.series import SeriesKind
 
 if TYPE_CHECKING:
@@ -241,9 +242,9 @@ def _log_axis(axis: Axes, shown: Sequence[float]) -> None:
 
 
 def _round_numbers(low: float, high: float) -> list[float]:
-    """Ticks 1, 2, 5 of each decade between the limits; of more than three decades only the first."""
+    """Ticks at 1, 2, 5 of each decade between the limits; more in less than one decade, fewer in more than three."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low <= 1000 else (1,)
+    steps = (1,) if high / low > 1000 else (1, 2, 5) if high / low > 10 else (1, 1.5, 2, 3, 4, 6, 8)
     return [tick for decade in decades for step in steps if low <= (tick := step * 10.0**decade) <= high]
 
 
@@ -295,7 +296,7 @@ def _bars(table: Table) -> Figure:
     rows = [row for row in table.rows if id(row) in kept]
     colours = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(_by_series(rows))}
     values = [row.number("tokens_per_s_per_gpu") or 0.0 for row in rows]
-    names = [textwrap.fill(_configuration(table, row), 30) for row in rows]
+    names = [textwrap.fill(_configuration(table, row), 30, break_on_hyphens=False) for row in rows]
     height = 0.8 + len(rows) * max(0.2, 0.13 * max(name.count("\n") + 1 for name in names))
     figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
     axis: Axes = figure.subplots()
@@ -325,13 +326,14 @@ def _bars(table: Table) -> Figure:
         )
     axis.set_yticks(range(len(rows)), names)
     axis.set_ylim(len(rows) - 0.4, -0.6)
-    axis.set_xlim(0, 1.22 * max(values))
+    axis.set_xlim(0, 1.22 * max(high for _, high in bounds))
     axis.grid(visible=False, axis="y")
-    axis.set_xlabel("tokens/s/GPU (labels: share of the baseline's)" if any(labels) else "tokens/s/GPU")
+    axis.set_xlabel("tokens/s/GPU")
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axis.set_title(textwrap.fill(", ".join(table.varied), 48), loc="left", fontsize=6.5)
-    is_cut = len(rows) < len(table.rows)
-    _footnote(figure, table, rows, f"the best {len(rows)} of {len(table.rows)} configurations" if is_cut else "")
+    notes = ["percentages: share of the baseline's; what is not named is as in it"] if any(labels) else []
+    if len(rows) < len(table.rows):
+        notes.append(f"the best {len(rows)} of {len(table.rows)} configurations")
+    _footnote(figure, table, rows, *notes)
     return figure
 
 
@@ -343,7 +345,17 @@ def _percent_of_baseline(row: Row) -> str:
 
 
 def _configuration(table: Table, row: Row) -> str:
-    return ", ".join(_word(row.axes.get(name)) for name in table.varied) or str(row["cell"])
+    """The axes that tell a row from the others: its series', and those in which it differs from the baseline."""
+    series = [other for other in table.rows if other["series"] == row["series"]]
+    base = next((other for other in series if other.is_baseline and other.is_measured), None)
+    told = set(table.series_axes)
+    if base is None:
+        told.update(table.varied)
+    elif base is row:
+        told.update(table.sweep.series.baseline)
+    else:
+        told.update(name for name in table.varied if row.axes.get(name) != base.axes.get(name))
+    return ", ".join(f"{name}={_word(row.axes.get(name))}" for name in table.varied if name in told) or str(row["cell"])
 
 
 def _word(value: AxisValue) -> str:
@@ -380,11 +392,13 @@ def _legend(figure: Figure, table: Table, rows: Sequence[Row], others: Mapping[s
     )
 
 
-def _footnote(figure: Figure, table: Table, rows: Sequence[Row], left_out: str = "") -> None:
+def _footnote(figure: Figure, table: Table, rows: Sequence[Row], *first: str) -> None:
     """What a reader must know who sees nothing but the figure."""
-    notes = [left_out] if left_out else []
+    notes = [*first]
     if len(_by_series(rows)) > _MAX_LEGEND:
         notes.append(f"{len(_by_series(rows))} series; the table names them")
+    if any(row.is_measured and is_on_cpu(row, table.sweep) for row in rows):
+        notes.append("on CPUs: what is called a GPU here is a process")
     if any(row["oversubscribed"] is True for row in rows):
         notes.append("more ranks than devices or cores: a demonstration, not a measurement")
     if table.provenance.sources != ("measured",):

@@ -343,6 +343,12 @@ def _rejected(sweep: SweepFile, item: Rejection, standing: Standing) -> Row:
     return Row(values=values, axes=item.axes)
 
 
+def is_on_cpu(row: Row, sweep: SweepFile) -> bool:
+    """Whether a row's ranks are processes on CPUs, no GPUs."""
+    device = sweep.devices.get(str(row.axes.get("device")))
+    return device is not None and device.type == "cpu"
+
+
 def _remarks(rows: Sequence[Row], reduced: Mapping[str, Reduced], sweep: SweepFile) -> list[str]:
     """Notes that hold for several rows, each with how many."""
     measured = [row for row in rows if row.is_measured]
@@ -352,6 +358,7 @@ def _remarks(rows: Sequence[Row], reduced: Mapping[str, Reduced], sweep: SweepFi
         "oversubscribed: more ranks than devices or cores; a demonstration, not a measurement": sum(
             row["oversubscribed"] is True for row in measured
         ),
+        "on CPUs: what this table calls a GPU is a process there": sum(is_on_cpu(row, sweep) for row in measured),
         "throttled: a device said that it slowed down in the window": sum(row["throttled"] is True for row in measured),
         "without every repeat that was asked for (see their reasons)": sum(
             (row.number("repeats") or 0) < sweep.repeats for row in measured

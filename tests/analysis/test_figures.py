@@ -152,6 +152,14 @@ def test_a_demonstration_and_a_simulation_are_said_below_the_figure(tmp_path: Pa
     assert "source: simulated" in found
 
 
+def test_ranks_on_cpus_are_not_passed_off_as_gpus(tmp_path: Path) -> None:
+    run = RunDir(tmp_path, axes={"nodes": (1, 2), "device": ("cpu",)})
+    run.measure([0.1] * 20, axes={"nodes": 1})
+    table = table_of(run)
+    assert "1 of 1 measured points on CPUs: what this table calls a GPU is a process there" in table.notes
+    assert "on CPUs: what is called a GPU here is a process" in texts(drawn(run))
+
+
 def test_a_single_point_is_drawn_with_round_ticks_around_it(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1,)})
     run.measure([0.1] * 20)
@@ -183,10 +191,16 @@ def test_configurations_are_bars_with_their_share_of_the_baseline(tmp_path: Path
     (axis,) = figure.axes
     bars: Any = axis.patches
     labels = [text.get_text() for text in axis.get_yticklabels()]
-    assert labels == ["bf16, yes", "bf16, no", "fp32, yes", "fp32, no"]
+    assert labels == [
+        "reshard_after_forward=yes",
+        "precision=bf16,\nreshard_after_forward=no",
+        "precision=fp32,\nreshard_after_forward=yes",
+        "precision=fp32",
+    ]
     assert [text.get_text().strip() for text in axis.texts] == ["not_run", "baseline", "oom_device", "50%"]
     assert [bar.get_width() for bar in bars] == pytest.approx([0, 2560, 0, 1280])
-    assert "share of the baseline's" in axis.get_xlabel()
+    assert "share of the baseline's; what is not named is as in it" in texts(figure)
+    assert axis.get_xlim()[1] > max(segment[:, 0].max() for segment in axis.collections[0].get_segments())
 
 
 def test_one_configuration_without_a_baseline_is_named_by_its_cell(tmp_path: Path) -> None:
