@@ -119,12 +119,13 @@ def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTes
     """32 hangs, 64 is too slow, 96 eats memory, 128 is cancelled by hand, 160 late, 192 and 224 have no good result."""
     run = fault_run(
         slurm, tmp_path, "mixed", "nodes=1", "seq_len=[32,64,96,128,160,192,224]", "policy.canary=false",
-        "policy.watchdog_s=30", "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
+        "policy.watchdog_s=20", "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
         plan={
             "32": "hang@1", "64": "slow@1", "96": "eat_memory", "128": "slow", "160": "late", "192": "no_result",
             "224": "truncated",
         },
-        walltime_min=1, result_grace_s=45.0, site={"mem": "200"},
+        # Slurm sends its signal up to half a minute early: not before the watchdog has ended what hangs.
+        walltime_min=1, result_grace_s=45.0, site={"mem": "200", "signal_delay_s": 1},
     )  # fmt: skip
     started = run.shell.start(*run.words)
     run.wait_running(3)

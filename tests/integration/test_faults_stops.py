@@ -101,9 +101,9 @@ def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
 def test_a_requeued_job_whose_next_run_may_not_fit_into_the_budget_is_taken_from_the_queue(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    """A minute at most for each run, of 63 seconds in all; ten are used when Slurm requeues it."""
+    """Two minutes at most for each run, of 126 seconds in all; ten are used when Slurm requeues it."""
     run = fault_run(
-        slurm, tmp_path, "requeued", "nodes=1", "seq_len=32", "budget.gpu_hours=0.0175", mode="slow", walltime_min=1
+        slurm, tmp_path, "requeued", "nodes=1", "seq_len=32", "budget.gpu_hours=0.035", mode="slow", walltime_min=2
     )  # fmt: skip
     started = run.shell.start(*run.words)
     run.wait_running()
@@ -118,4 +118,4 @@ def test_a_requeued_job_whose_next_run_may_not_fit_into_the_budget_is_taken_from
     row = run.by_length()["32"]
     assert row["status"] == "over_budget"
     assert "after PREEMPTED" in row["reason"]
-    run.audit(budget=0.0175)
+    run.audit(budget=0.035)

@@ -32,7 +32,10 @@ ERROR_WITH_0 = NTH.format(name="squeue") + (
 LATE_AND_FORGETFUL = NTH.format(name="squeue") + f"[ $n -le 8 ] && exit 0; {FORGETFUL}"
 EMPTY_AT_FIRST = NTH.format(name="sacct") + r'[ $n -gt 5 ] && exec "$REAL" "$@"; exit 0'
 STALE_AT_FIRST = (
-    NTH.format(name="sacct") + r'"$REAL" "$@" | { [ $n -gt 15 ] && cat || sed -E "s/\|COMPLETED\|/|RUNNING|/"; }'
+    NTH.format(name="sacct")
+    # It may not even know them yet.
+    + r'until [ $("$REAL" "$@" | grep -c -E "^[0-9]+_[0-9]+\|") -ge 3 ]; do sleep 0.2; done; '
+    + r'"$REAL" "$@" | { [ $n -gt 15 ] && cat || sed -E "s/\|COMPLETED\|/|RUNNING|/"; }'
 )
 
 
