@@ -33,6 +33,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # How long a thread that has lost to another one's report waits until that is written, before it ends the process.
 _ANOTHERS_REPORT_S = 5.0
 
+# How far the exceptions are followed that another one was raised from.
+_LINKS = 10
+
 # Errors that another rank, or someone outside, caused: of each node one such file is enough.
 _CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
 
@@ -40,7 +43,7 @@ _CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
 def classify(error: BaseException) -> ErrorClass:
     """The kind of an exception: its own, or that of what it was raised from."""
     link: BaseException | None = error
-    for _ in range(10):
+    for _ in range(_LINKS):
         if link is None:
             break
         found = classify_text(f"{qualified_name(link)}: {link}")
@@ -48,6 +51,15 @@ def classify(error: BaseException) -> ErrorClass:
             return found
         link = link.__cause__ or link.__context__
     return ErrorClass.EXCEPTION
+
+
+def told(error: BaseException) -> str:
+    """What an exception says, after what it was raised from: a pipeline's stage says no more than that it failed."""
+    said = [str(error)]
+    while error.__cause__ is not None and len(said) < _LINKS:
+        error = error.__cause__
+        said.append(str(error))
+    return "\n".join(reversed(said))
 
 
 def qualified_name(error: BaseException) -> str:
@@ -110,7 +122,7 @@ class Reporter:
         """Report an exception with its traceback."""
         error_class = classify(error)
         text = "".join(traceback.format_exception(error))
-        self.report(error_class, str(error), exception=qualified_name(error), trace=text)
+        self.report(error_class, told(error), exception=qualified_name(error), trace=text)
         return error_class
 
     def report(self, error_class: ErrorClass, message: str, *, exception: str = "", trace: str = "") -> bool:

@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sweep.core.cell import Precision, cell_id
 from sweep.core.preflight import MEMORY_KINDS, Preflight
+from trainer.failure import told
 from trainer.memory import MemoryTracker
 from trainer.mesh import build_mesh, sizes
 from trainer.on_cuda import norms_as_on_cuda
@@ -63,7 +64,7 @@ def examine(cell: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
         with _fake_process_group(rank, world_size):
             found = _run(found, runnable, is_cuda=is_cuda)
     except Exception as error:
-        problem = " ".join(f"{type(error).__name__}: {error}".split())
+        problem = " ".join(f"{type(error).__name__}: {told(error)}".split())
         return dataclasses.replace(found, problem=problem, time_s=time.perf_counter() - began)
     notes = (*left_out, *_stand_ins(cell, is_cuda=is_cuda))
     return dataclasses.replace(

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch.distributed.pipelining._backward import stage_backward
 
 from sweep.core.attempt import ErrorClass
 from sweep.core.record import node_error, parse_error, rank_error, render_error
@@ -31,6 +33,22 @@ def test_an_error_file_tells_step_memory_class_and_traceback(tmp_path: Path) -> 
     assert found.message == "line one\nline two"
     assert json.loads(text)["exception"] == "builtins.RuntimeError"
     assert "Traceback" in json.loads(text)["traceback"]
+
+
+def test_an_error_file_begins_with_what_an_exception_was_raised_from(tmp_path: Path) -> None:
+    def out_of_memory(x: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    # As torch wraps whatever a stage of a pipeline raises, in each direction.
+    leaf = torch.ones(2, requires_grad=True)
+    loss = leaf.clone()
+    loss.register_hook(out_of_memory)
+    with pytest.raises(RuntimeError, match="Failed to run stage backward") as caught:
+        stage_backward(loss.sum(), None, [leaf])
+    Reporter(tmp_path, ranks(0), Whereabouts()).exception(caught.value)
+    first, *rest = parse_error((tmp_path / rank_error(0)).read_text()).message.splitlines()
+    assert first.startswith("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert "Failed to run stage backward:" in [line.strip() for line in rest]
 
 
 def test_a_device_that_cannot_even_tell_its_memory_still_leaves_an_error(tmp_path: Path) -> None:

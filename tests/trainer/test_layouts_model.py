@@ -106,6 +106,7 @@ FOUR = {
     "tp x 1f1b": on(4, tp=2, pp=2, schedule=ONE_F_ONE_B, micro_batch=4),
     "tp x zbv": on(4, tp=2, pp=2, schedule=Schedule.ZBV, virtual_stages=2, micro_batch=4),
     "tp x interleaved": on(4, tp=2, pp=2, schedule=INTERLEAVED, virtual_stages=2, micro_batch=4),
+    "tp x interleaved zero bubble": on(4, tp=2, pp=2, schedule=ZERO_BUBBLE, virtual_stages=2, micro_batch=4),
     "cp x 1f1b": on(4, cp=2, pp=2, schedule=ONE_F_ONE_B),
     "cp x gpipe": on(4, cp=2, pp=2, schedule=Schedule.GPIPE),
     "cp x zbv": on(4, cp=2, pp=2, schedule=Schedule.ZBV, virtual_stages=2),

@@ -250,10 +250,11 @@ def test_a_peak_that_a_stand_in_raises_is_said_to_be_at_most_that() -> None:
     assert examine(even(Parallelism(dp_shard=2), compile=True), is_cuda=True).is_overstated
 
 
-def test_what_torch_refuses_is_a_problem_and_no_exception() -> None:
+@pytest.mark.parametrize("pp", [1, 2])
+def test_what_torch_refuses_is_a_problem_and_no_exception(pp: int) -> None:
     # The rule book would not let it through: 4 heads over 8 ranks.
-    found = examine(even(Parallelism(tp=8)))
-    assert found.problem
+    found = examine(even(Parallelism(tp=8, pp=pp, schedule=Schedule.GPIPE if pp > 1 else None)))
+    assert found.problem.startswith("RuntimeError: unflatten: ")
     assert "\n" not in found.problem
     assert (found.peak_memory_bytes, found.collectives) == (None, ())
 
