@@ -116,7 +116,7 @@ def parallelize(
 
 def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, materialize: Materialize) -> Parallelized:
     layout = cell.parallelism
-    split = pipeline.split_layers(cell.model, layout.pp * layout.virtual_stages)
+    split = pipeline.split_layers(cell.model, layout)
     parts = [split[index] for index in pipeline.stages_of_rank(layout, pp.get_local_rank())]
     stages: list[Llama] = []
     context = None

@@ -68,20 +68,31 @@ class StagePart:
         return f"stage {self.index}: {', '.join(parts)} ({self.n_params / 1e6:.3g} M parameters)"
 
 
-def split_layers(shape: ModelShape, n_stages: int) -> list[StagePart]:
-    """Share the layers out so that the largest stage is as small as can be, then all as even as can be.
+def split_layers(shape: ModelShape, layout: Parallelism) -> list[StagePart]:
+    """Share the layers out so that the largest rank is as small as can be, and its stages as even as can be.
 
-    A stage's size is its parameters, with those of the embedding on the first stage and of norm and head on the last:
-    the FLOPs of its matrix products, its memory and what is reduced for it all follow from them.
+    A rank, or a stage, is as large as its parameters, with those of the embedding on the first stage and of norm and
+    head on the last: the FLOPs of its matrix products, its memory and what is reduced for it all follow from them.
     """
-    ends = _ends(shape, n_stages)
+    n_stages = layout.pp * layout.virtual_stages
+    n_layers = [1] * n_stages
+    ranks = [stages_of_rank(layout, rank) for rank in range(layout.pp)]
+
+    def size(stage: int) -> int:
+        return _size(shape, n_stages, stage, n_layers[stage])
+
+    # One layer after the other, to the smallest: of two alike to the later one, which keeps fewer micro-batches.
+    for _ in range(shape.n_layers - n_stages):
+        smallest = min(reversed(ranks), key=lambda stages: sum(map(size, stages)))
+        n_layers[min(sorted(smallest, reverse=True), key=size)] += 1
+    ends = list(itertools.accumulate(n_layers))
     return [
         StagePart(
             index=index,
             layers=range(first, last),
             is_first=index == 0,
             is_last=index == n_stages - 1,
-            n_params=_size(shape, n_stages, index, last - first),
+            n_params=size(index),
         )
         for index, (first, last) in enumerate(itertools.pairwise([0, *ends]))
     ]
@@ -91,35 +102,6 @@ def _size(shape: ModelShape, n_stages: int, index: int, n_layers: int) -> int:
     embedding = shape.n_embedding_params if index == 0 else 0
     head = shape.n_embedding_params + shape.hidden if index == n_stages - 1 else 0
     return n_layers * shape.n_layer_params + embedding + head
-
-
-def _ends(shape: ModelShape, n_stages: int) -> list[int]:
-    """Where each stage's layers end: dynamic programming, once for the largest stage, once for evenness below it."""
-    n_layers = shape.n_layers
-    largest = _best_ends(shape, n_stages, lambda size, rest: max(size, rest))[0]
-    spread = float(shape.n_params)
-
-    def squares(size: float, rest: float) -> float:
-        return (size / spread) ** 2 + rest if size <= largest else float("inf")
-
-    ends = _best_ends(shape, n_stages, squares)[1]
-    assert ends[-1] == n_layers
-    return ends
-
-
-def _best_ends(shape: ModelShape, n_stages: int, join: Callable[[float, float], float]) -> tuple[float, list[int]]:
-    # best[n]: the best value of the stages so far over the first n layers, and where each of them ends.
-    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
-    for index in range(n_stages):
-        remaining = n_stages - index - 1
-        following: dict[int, tuple[float, list[int]]] = {}
-        for first, (value, ends) in best.items():
-            for last in range(first + 1, shape.n_layers - remaining + 1):
-                joined = join(_size(shape, n_stages, index, last - first), value)
-                if last not in following or joined < following[last][0]:
-                    following[last] = (joined, [*ends, last])
-        best = following
-    return best[shape.n_layers]
 
 
 def stages_of_rank(layout: Parallelism, pp_rank: int) -> list[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -18,8 +20,13 @@ from trainer.pipeline import cut, split_layers, stages_of_rank
 SMALL = ModelShape(name="small", n_layers=8, hidden=4, n_heads=2, n_kv_heads=2, ffn_hidden=16, vocab_size=16)
 
 
+def one_each(n_stages: int) -> Parallelism:
+    """A stage on each rank."""
+    return Parallelism(pp=n_stages, schedule=Schedule.GPIPE)
+
+
 def lengths(shape: ModelShape, n_stages: int) -> list[int]:
-    return [len(part.layers) for part in split_layers(shape, n_stages)]
+    return [len(part.layers) for part in split_layers(shape, one_each(n_stages))]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,7 @@ def test_no_other_split_has_a_smaller_largest_stage(n_layers: int, n_stages: int
     if n_stages > n_layers:
         return
     shape = dataclasses.replace(SMALL, n_layers=n_layers, vocab_size=vocab_size)
-    parts = split_layers(shape, n_stages)
+    parts = split_layers(shape, one_each(n_stages))
     assert [layer for part in parts for layer in part.layers] == list(range(n_layers))
     assert sum(part.n_params for part in parts) == shape.n_params
     largest = max(part.n_params for part in parts)
@@ -77,8 +84,42 @@ def fits(shape: ModelShape, n_stages: int, limit: int) -> bool:
     return placed == shape.n_layers
 
 
+@pytest.mark.parametrize(
+    ("pp", "schedule", "virtual_stages"),
+    [(2, Schedule.ZBV, 2), (3, Schedule.ZBV, 2), (3, Schedule.INTERLEAVED_1F1B, 2), (2, Schedule.INTERLEAVED_1F1B, 3)],
+)
+@pytest.mark.parametrize("vocab_size", [16, 100, 200])
+@pytest.mark.parametrize("n_layers", range(6, 11))
+def test_no_other_split_has_a_smaller_largest_rank(
+    n_layers: int, vocab_size: int, pp: int, schedule: Schedule, virtual_stages: int
+) -> None:
+    # A step takes as long as the rank that has most to do, whatever its single stages are.
+    shape = dataclasses.replace(SMALL, n_layers=n_layers, vocab_size=vocab_size)
+    layout = Parallelism(pp=pp, schedule=schedule, virtual_stages=virtual_stages)
+    ranks = [stages_of_rank(layout, rank) for rank in range(pp)]
+    sizes = [part.n_params for part in split_layers(shape, layout)]
+    # Without layers: embedding, norm and head alone.
+    ends = [shape.n_embedding_params, *[0] * (len(sizes) - 2), shape.n_embedding_params + shape.hidden]
+    others = (
+        [end + n * shape.n_layer_params for end, n in zip(ends, lengths, strict=True)]
+        for lengths in itertools.product(range(1, n_layers), repeat=len(sizes))
+        if sum(lengths) == n_layers
+    )
+    assert sum(sizes) == shape.n_params
+    assert largest_rank(sizes, ranks) == min(largest_rank(other, ranks) for other in others)
+    # Within a rank, no stage has a layer that another could take and stay below it.
+    for stages in ranks:
+        smallest = min(sizes[stage] for stage in stages)
+        movable = [sizes[stage] for stage in stages if sizes[stage] - ends[stage] > shape.n_layer_params]
+        assert all(size <= smallest + shape.n_layer_params for size in movable)
+
+
+def largest_rank(sizes: Sequence[int], ranks: list[list[int]]) -> int:
+    return max(sum(sizes[stage] for stage in stages) for stages in ranks)
+
+
 def test_a_split_is_told_in_words() -> None:
-    first, last = split_layers(dataclasses.replace(SMALL, n_layers=3), 2)
+    first, last = split_layers(dataclasses.replace(SMALL, n_layers=3), one_each(2))
     assert str(first) == "stage 0: embedding, layers 0-1 (0.000592 M parameters)"
     assert str(last) == "stage 1: layers 2-2, norm and head (0.000332 M parameters)"
 
@@ -101,7 +142,7 @@ def test_stages_go_round_the_ranks_or_there_and_back(
 
 def test_stages_hold_every_parameter_once_under_its_own_name() -> None:
     names: list[str] = []
-    for part in split_layers(UNEVEN, 3):
+    for part in split_layers(UNEVEN, one_each(3)):
         stage = build_on_meta(UNEVEN, 8)
         cut(stage, part)
         mine = [name for name, _ in stage.named_parameters()]
