@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sweep.cli.views import progress_text, totals_line
+from sweep.cli.views import describe, progress_text, totals_line
 from sweep.core.attempt import Outcome
 from sweep.core.plan import ActionKind
 from sweep.usecases.status import gpu_hours_spent, statuses
@@ -55,7 +55,7 @@ class ConsoleReporter:
         """An attempt is over."""
         style = "green" if verdict.outcome is Outcome.SUCCEEDED else "red"
         cell = self._cells.get(key.cell_id)
-        what = "" if cell is None else f" ({_describe(cell)})"
+        what = "" if cell is None else f" ({describe(cell)})"
         reason = f": {verdict.reason}" if verdict.reason else ""
         self._line(f"[{style}]{verdict.outcome}[/{style}] {key}{what}", reason)
 
@@ -68,11 +68,6 @@ class ConsoleReporter:
 
         stamp = time.strftime("%H:%M:%S", time.localtime(self._now()))
         self._console.print(f"[dim]{stamp}[/dim] {markup}{escape(plain)}", highlight=False, soft_wrap=True)
-
-
-def _describe(cell: Cell) -> str:
-    nodes = f"{cell.nodes} node{'s' if cell.nodes > 1 else ''}"
-    return f"{cell.model.name}, {nodes} x {cell.gpus_per_node}, {cell.parallelism.equation()}, seq {cell.seq_len}"
 
 
 class Watching:
@@ -145,5 +140,5 @@ def _later_lines(snapshot: Snapshot, *, most: int) -> list[str]:
 
 
 def _running_line(status: RepeatStatus) -> str:
-    where = f"  {status.action.cell_id} {_describe(status.cell)}"
+    where = f"  {status.action.cell_id} {describe(status.cell)}"
     return f"{where}: {'starting' if status.progress is None else progress_text(status, status.progress)}"

@@ -36,18 +36,28 @@ from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, declare, exit_code, sweep_file_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import FrameType
 
     from rich.console import Console
 
     from sweep.cli.args import Arguments
     from sweep.core.grid import Expansion
+    from sweep.core.plan import Action
     from sweep.core.spec import SweepSpec
     from sweep.core.sweep_file import SweepFile
     from sweep.ports import Scheduler
     from sweep.usecases.orchestrate import Snapshot
     from sweep.usecases.session import Session
+
+_HOLES = {
+    ActionKind.GIVE_UP: "given up",
+    ActionKind.HOLD: "cancelled",
+    ActionKind.EXPLAINED: "explained",
+    ActionKind.PAUSED: "paused",
+    ActionKind.OVER_BUDGET: "over budget",
+}
+_MOST_IDS = 4
 
 
 def main(asked: Arguments) -> int:
@@ -200,14 +210,26 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, 
             soft_wrap=True,
         )
         return exit_code(snapshot)
-    holes = (ActionKind.GIVE_UP, ActionKind.HOLD, ActionKind.EXPLAINED, ActionKind.PAUSED, ActionKind.OVER_BUDGET)
-    for action in snapshot.actions:
-        if action.kind in holes:
-            err.print(f"{action.kind.value} {action.cell_id}: {action.reason}", highlight=False, markup=False)
+    for line in hole_lines(snapshot.actions):
+        err.print(line, highlight=False, markup=False, soft_wrap=True)
     if spec.tables:
         make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)
     notifier.ended(snapshot, exit_code(snapshot))
     return exit_code(snapshot)
+
+
+def hole_lines(actions: Iterable[Action]) -> list[str]:
+    """What has no measurement in the end, and why: one line for all cells with one reason."""
+    cells: dict[tuple[ActionKind, str], list[str]] = {}
+    for action in actions:
+        if action.kind in _HOLES:
+            cells.setdefault((action.kind, action.reason), []).append(action.cell_id)
+    lines = []
+    for (kind, reason), found in cells.items():
+        ids = list(dict.fromkeys(found))
+        more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
+        lines.append(f"{_HOLES[kind]}: {', '.join(ids[:_MOST_IDS])}{more}: {reason.removeprefix(f'{kind.value}: ')}")
+    return lines
 
 
 def _what_follows(snapshot: Snapshot) -> str:

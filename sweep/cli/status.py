@@ -84,7 +84,7 @@ def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: R
         print(json.dumps({"cells": found}))
         return
     for cell in cells:
-        out.print(f"cell {cell}", highlight=False)
+        out.print(f"cell {cell} ({views.describe(content.cells[cell])})", highlight=False, soft_wrap=True)
         evidence.print_attempts(out, cell, content, history, run_dir)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Column, Table
 
-    from sweep.core.cell import AxisValue
+    from sweep.core.cell import AxisValue, Cell
     from sweep.core.grid import Rejection
     from sweep.core.history import History
     from sweep.core.record import Progress
@@ -211,6 +211,12 @@ def _why(status: RepeatStatus) -> str:
     if status.progress is None:
         return status.action.reason
     return f"{status.action.reason}; {progress_text(status, status.progress)}"
+
+
+def describe(cell: Cell) -> str:
+    """A cell by what it is, for people."""
+    nodes = counted(cell.nodes, "node")
+    return f"{cell.model.name}, {nodes} x {cell.gpus_per_node}, {cell.parallelism.equation()}, seq {cell.seq_len}"
 
 
 def progress_text(status: RepeatStatus, progress: Progress) -> str:

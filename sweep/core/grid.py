@@ -142,10 +142,9 @@ def _why_empty(grid: Grid, expansion: Expansion) -> str:
     for rejection in expansion.rejections:
         first.setdefault(rejection.rule, rejection.reason)
     reasons = "\n".join(f"  {rule}: {reason}" for rule, reason in first.items())
-    return (
-        f"grid {grid.name} has no cell left: all {len(expansion.rejections)} combinations were rejected ({counts}).\n"
-        f"The first of each rule:\n{reasons}"
-    )
+    number = len(expansion.rejections)
+    every = "the only combination was" if number == 1 else f"all {number} combinations were"
+    return f"grid {grid.name} has no cell left: {every} rejected ({counts}).\nThe first of each rule:\n{reasons}"
 
 
 class _Expander:

@@ -26,7 +26,7 @@ def own(tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_documented_command_has_cells(command):
-    words = [word for word in shlex.split(command)[3:] if word != "plan"]
+    words = [word for word in shlex.split(command, comments=True)[3:] if word != "plan"]
     assert expand(load(words).grid).cells
 
 

@@ -111,3 +111,10 @@ def test_what_the_last_run_left_untried_is_shown_so_only_while_no_run_is_at_it(
     assert states() == ["paused"]
     with Lease(run.path):
         assert states() == ["submit"]
+
+
+def test_a_cell_is_named_by_what_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run(tmp_path)
+    cell = RunDir(tmp_path / "other").cell_id(nodes=2)
+    assert main(["status", cell, f"run_dir={run}"]) == 0
+    assert f"cell {cell} (tiny, 2 nodes x 1, dp_shard=2, seq 128)" in capsys.readouterr().out

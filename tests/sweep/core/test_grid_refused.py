@@ -82,6 +82,8 @@ def test_an_empty_grid_counts_the_rejections_by_rule_and_shows_the_first_of_each
         "grid g has no cell left: all 6 combinations were rejected (batch_by_data_ranks 2, whole_batch 2, exclude 2)."
     )
     assert second == "The first of each rule:"
+    with pytest.raises(EmptyGridError, match="the only combination was rejected"):
+        expand(grid(nodes=(1,), exclude=["nodes == 1"]))
     assert [line.split(":")[0].strip() for line in rest] == ["batch_by_data_ranks", "whole_batch", "exclude"]
 
 
