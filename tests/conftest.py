@@ -1,10 +1,13 @@
 """Properties are checked on the same examples in every run, and not against the clock.
 
 A random search belongs to whoever looks for bugs: ``pytest --hypothesis-profile=search``.
+
+The limit on a test's time only ends what hangs: what takes long by itself takes many times as long on a busy machine.
 """
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -12,3 +15,9 @@ settings.register_profile(
 )
 settings.register_profile("search", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("torchrun"):
+            item.add_marker(pytest.mark.timeout(900))

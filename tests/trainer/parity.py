@@ -37,7 +37,7 @@ class Shown:
     time_s: float
 
 
-def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell], timeout_s: float = 280) -> dict[str, Shown]:
+def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell], timeout_s: float = 800) -> dict[str, Shown]:
     """Train all cells in one launch."""
     given, found = folder / f"cells-{n_ranks}.json", folder / f"shown-{n_ranks}.json"
     given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))

@@ -25,7 +25,7 @@ def torchrun_command(n_ranks: int, *program: str) -> list[str]:
     return [sys.executable, *agent, str(n_ranks), *program]
 
 
-def torchrun(n_ranks: int, *program: str, timeout_s: float = 280, **extra: str) -> subprocess.CompletedProcess[str]:
+def torchrun(n_ranks: int, *program: str, timeout_s: float = 800, **extra: str) -> subprocess.CompletedProcess[str]:
     return _run(torchrun_command(n_ranks, *program), timeout_s, extra)
 
 

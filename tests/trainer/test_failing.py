@@ -56,7 +56,7 @@ def test_an_exception_is_left_by_its_rank_with_its_step_and_by_no_other(tmp_path
 
 @pytest.mark.torchrun
 def test_a_killed_rank_makes_its_peer_report_lost_communication(tmp_path: Path) -> None:
-    done = sabotaged(tmp_path, "kill_itself", rank=1, step=2, made=cell(gpus=2, trainer={"comm_timeout_s": 600.0}))
+    done = sabotaged(tmp_path, "kill_itself", rank=1, step=2, made=cell(gpus=2, trainer={"comm_timeout_s": 3600.0}))
     assert done.returncode != 0
     (error,) = errors_in(tmp_path).values()
     assert (error.error_class, error.rank) == (ErrorClass.COMMUNICATION, 0)

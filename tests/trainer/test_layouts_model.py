@@ -25,7 +25,7 @@ from tests.trainer.parity import (
     start_alone,
 )
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.slow, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.torchrun, pytest.mark.slow]
 
 # An odd number of layers, shared out over two or four stages.
 DEEP = dataclasses.replace(UNEVEN, name="deep", n_layers=5)
@@ -183,7 +183,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
     return {
         name: result
         for n_ranks, cells in groups.items()
-        for name, result in run_layouts(folder, n_ranks, cells, timeout_s=600).items()
+        for name, result in run_layouts(folder, n_ranks, cells).items()
     }
 
 
