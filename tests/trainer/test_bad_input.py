@@ -10,15 +10,14 @@ import pytest
 from sweep.core.attempt import ErrorClass
 from sweep.core.cell import Cell, Parallelism, Precision, Schedule
 from sweep.core.device import Device
-from sweep.core.model import ModelShape
 from sweep.core.record import ERROR_GLOB, parse_error
 from tests.trainer.cells import CPU, cell, write_cell
+from tests.trainer.models import WIDE
 from tests.trainer.processes import alone, torchrun
 
 pytestmark = pytest.mark.slow
 
 H100 = Device(name="h100", type="cuda", match=("H100",), compute_capability=(9, 0))
-EVEN = ModelShape(name="even", n_layers=2, hidden=128, n_heads=4, n_kv_heads=2, ffn_hidden=192, vocab_size=128)
 
 
 def on_h100(made: Cell) -> Cell:
@@ -43,7 +42,7 @@ BAD: dict[str, tuple[Cell, Device, tuple[str, ...]]] = {
     ),
     "float8 on a CPU": (cell(precision=Precision.FLOAT8), CPU, ("[precision_by_device]", "precision=float8")),
     "float8 where there is no GPU": (
-        on_h100(cell(precision=Precision.FLOAT8, model=EVEN)),
+        on_h100(cell(precision=Precision.FLOAT8, model=WIDE)),
         H100,
         ("h100 needs a cuda device",),
     ),
@@ -53,7 +52,7 @@ BAD: dict[str, tuple[Cell, Device, tuple[str, ...]]] = {
         ("[matrix_sizes]", "uneven has hidden=40"),
     ),
     "mxfp8 on a device that does not know it": (
-        on_h100(cell(precision=Precision.MXFP8, model=EVEN)),
+        on_h100(cell(precision=Precision.MXFP8, model=WIDE)),
         H100,
         ("[precision_by_capability]", "precision=mxfp8 needs compute capability 10.0", "device h100 has 9.0"),
     ),

@@ -8,23 +8,9 @@ from torch import nn
 
 from sweep.core.model import ModelShape
 from tests.trainer.cells import UNEVEN
-from trainer.init import fill_parameters
+from tests.trainer.models import built, shape
 from trainer.loss import token_loss_sum
-from trainer.model import Llama, build_on_meta, rope_table, rotate
-
-
-def shape(name: str, *sizes: int) -> ModelShape:
-    n_layers, hidden, n_heads, n_kv_heads, ffn_hidden, vocab_size = sizes
-    return ModelShape(
-        name=name,
-        n_layers=n_layers,
-        hidden=hidden,
-        n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
-        ffn_hidden=ffn_hidden,
-        vocab_size=vocab_size,
-    )
-
+from trainer.model import build_on_meta, rope_table, rotate
 
 # Counts as published with the weights (model cards and config.json of the Hugging Face repositories).
 PUBLISHED = {
@@ -36,14 +22,6 @@ PUBLISHED = {
     "llama3_405b": (shape("llama3_405b", 126, 16384, 128, 8, 53248, 128256), 405_853_388_800),
 }
 DEBUG = shape("debug", 2, 64, 4, 2, 192, 512)
-
-
-def built(model_shape: ModelShape, seq_len: int = 16) -> Llama:
-    model = build_on_meta(model_shape, seq_len)
-    model.to_empty(device="cpu")
-    model.rebuild_buffers(torch.device("cpu"))
-    fill_parameters(model, seed=1, n_layers=model_shape.n_layers)
-    return model
 
 
 def count(model: nn.Module) -> int:

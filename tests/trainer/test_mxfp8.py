@@ -16,26 +16,25 @@ import pytest
 import torch
 
 from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule
-from sweep.core.model import ModelShape
 from sweep.core.rules import violations
 from tests.trainer.cells import cell
+from tests.trainer.examined import examine
+from tests.trainer.models import WIDE
 from tests.trainer.parity import Shown, run_layouts
-from tests.trainer.test_preflight import examine
 from trainer import mxfp8
 from trainer.model import build_on_meta
 from trainer.precision import check, convert
 from trainer.refusal import Refusal
 
-SHAPE = ModelShape(name="even", n_layers=2, hidden=128, n_heads=4, n_kv_heads=2, ffn_hidden=192, vocab_size=128)
 B200, H100 = ("NVIDIA B200", (10, 0)), ("NVIDIA H100 80GB HBM3", (9, 0))
 
 
 def mx(gpus: int = 1, **changes: Any) -> Cell:
-    return cell(gpus=gpus, model=SHAPE, precision=Precision.MXFP8, **changes)
+    return cell(gpus=gpus, model=WIDE, precision=Precision.MXFP8, **changes)
 
 
 ONE = {
-    "fp32": cell(model=SHAPE),
+    "fp32": cell(model=WIDE),
     "mxfp8": mx(),
     "mxfp8 checkpointed": mx(activation_checkpointing=Checkpointing.SELECTIVE),
     "mxfp8 compiled": mx(compile=True),
@@ -84,11 +83,11 @@ def test_layouts_train_as_one_process_does(shown: dict[str, Shown]) -> None:
 
 def test_projections_of_blocks_are_converted_and_parameters_stay_what_they_are() -> None:
     pytest.importorskip(mxfp8.MODULE)
-    model = build_on_meta(SHAPE, 32)
+    model = build_on_meta(WIDE, 32)
     before = dict(model.named_parameters())
     convert(model, mx(), is_sharded=False, is_emulated=True)
     converted = [name for name, module in model.named_modules() if isinstance(module, mxfp8.MXFP8Linear)]
-    assert len(converted) == 7 * SHAPE.n_layers
+    assert len(converted) == 7 * WIDE.n_layers
     assert all(name.startswith("blocks.") for name in converted)
     after = dict(model.named_parameters())
     assert list(after) == list(before)

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, TrainerSettings
-from sweep.core.model import ModelShape
 from tests.trainer.cells import cell
+from tests.trainer.examined import examine
+from tests.trainer.models import EVEN
 from tests.trainer.parity import Shown, run_layouts
-from tests.trainer.test_preflight import examine
 from trainer.compilation import casts_are_kept
 from trainer.model import build_on_meta
 from trainer.optimizer import ShardedAdamW
@@ -25,7 +25,6 @@ from trainer.parallelize import parallelize
 from trainer.precision import LossScale, check, convert, keeps_casts
 from trainer.refusal import Refusal
 
-SHAPE = ModelShape(name="even", n_layers=4, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=96, vocab_size=128)
 CPU = torch.device("cpu")
 
 
@@ -134,7 +133,7 @@ def test_a_device_that_knows_it_is_not(
     precision: Precision, device: tuple[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    check(cell(precision=precision, model=SHAPE), [device])
+    check(cell(precision=precision, model=EVEN), [device])
 
 
 def test_float8_without_torchao_is_refused_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,18 +148,18 @@ def test_the_recipe_is_one_of_two_words() -> None:
 
 
 def float8(gpus: int = 1, **changes: object) -> Cell:
-    return cell(gpus=gpus, model=SHAPE, precision=Precision.FLOAT8, **changes)
+    return cell(gpus=gpus, model=EVEN, precision=Precision.FLOAT8, **changes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
 def test_float8_converts_the_projections_of_blocks_and_nothing_else(recipe: str) -> None:
     pytest.importorskip("torchao")
-    model = build_on_meta(SHAPE, 32)
+    model = build_on_meta(EVEN, 32)
     names = [name for name, _ in model.named_parameters()]
     convert(model, float8(trainer={"float8_recipe": recipe}), is_sharded=False, is_emulated=True)
     converted = {name for name, module in model.named_modules() if type(module).__name__ == "Float8Linear"}
-    assert len(converted) == 7 * SHAPE.n_layers
+    assert len(converted) == 7 * EVEN.n_layers
     assert all(name.startswith("blocks.") for name in converted)
     assert [name for name, _ in model.named_parameters()] == names
 
@@ -169,7 +168,7 @@ def test_float8_converts_the_projections_of_blocks_and_nothing_else(recipe: str)
 def test_float8_trains_by_emulation_under_every_kind_of_layout(tmp_path: Path) -> None:
     pytest.importorskip("torchao")
     alone = {
-        "fp32": cell(model=SHAPE),
+        "fp32": cell(model=EVEN),
         "tensorwise": float8(),
         "rowwise": float8(trainer={"float8_recipe": "rowwise"}),
         "tensorwise compiled": float8(compile=True),
@@ -240,6 +239,6 @@ def test_with_one_scale_for_a_tensor_fsdp_gathers_float8() -> None:
         found = examine(float8(8, trainer={"float8_recipe": recipe}))
         assert found.problem == ""
         gathered[recipe] = sum(item.bytes for item in found.collectives if item.op == "all_gather")
-    n_converted = SHAPE.n_layers * (SHAPE.n_layer_params - 2 * SHAPE.hidden)
+    n_converted = EVEN.n_layers * (EVEN.n_layer_params - 2 * EVEN.hidden)
     # A byte less for each of the blocks' weights than bf16 takes.
     assert gathered["rowwise"] - gathered["tensorwise"] == n_converted

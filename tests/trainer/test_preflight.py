@@ -8,41 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 from pathlib import Path
 
 import pytest
 
 from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, cell_to_json
-from sweep.core.model import ModelShape
 from sweep.core.preflight import MEMORY_KINDS, Preflight, Traffic
 from sweep.core.record import RecordError
 from tests.trainer.cells import cell, write_cell
+from tests.trainer.examined import SERVED, examine
+from tests.trainer.models import EVEN
 from tests.trainer.processes import ROOT, alone, torchrun
 
 pytestmark = pytest.mark.slow
 
 DRIVER = ROOT / "tests" / "trainer" / "measured_memory.py"
 PEAK_TOLERANCE = 0.01
-# Large enough that tensors outweigh counters and norms.
-SHAPE = ModelShape(name="even", n_layers=4, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=96, vocab_size=128)
-
-
-# Each cell in a process of its own, as the command line does it: DTensor remembers the groups of meshes alike. The
-# server imports torch once and is forked from.
-SERVED = multiprocessing.get_context("forkserver")
-SERVED.set_forkserver_preload(["trainer.preflight"])
-
-
-def _examine(made: Cell, rank: int, is_cuda: bool) -> Preflight:
-    from trainer.preflight import examine
-
-    return examine(made, rank=rank, is_cuda=is_cuda)
-
-
-def examine(made: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
-    with SERVED.Pool(1) as pool:
-        return pool.apply(_examine, (made, rank, is_cuda))
 
 
 def _examine_after_a_whole_step(made: Cell, rank: int) -> Preflight:
@@ -53,7 +34,7 @@ def _examine_after_a_whole_step(made: Cell, rank: int) -> Preflight:
 
 
 def even(layout: Parallelism, **changes: object) -> Cell:
-    values = {"model": SHAPE, "seq_len": 64, "micro_batch": 1, **changes}
+    values = {"model": EVEN, "seq_len": 64, "micro_batch": 1, **changes}
     return cell(gpus=layout.world_size, parallelism=layout, **values)
 
 
@@ -151,8 +132,8 @@ def traffic_of(made: Cell, *, rank: int = 0) -> dict[tuple[str, str], Traffic]:
 def test_fsdp_gathers_and_scatters_each_group_of_parameters_once_a_step() -> None:
     made = dataclasses.replace(even(Parallelism(dp_shard=8)), nodes=2, gpus_per_node=4)
     found = traffic_of(made)
-    n_groups = SHAPE.n_layers + 2
-    n_bytes = 4 * SHAPE.n_params
+    n_groups = EVEN.n_layers + 2
+    n_bytes = 4 * EVEN.n_params
     shard = {"group": "dp_shard", "ranks": 8, "nodes": 2}
     assert found["all_gather", "dp_shard"] == Traffic(op="all_gather", **shard, count=n_groups, bytes=n_bytes)
     assert found["reduce_scatter", "dp_shard"] == Traffic(op="reduce_scatter", **shard, count=n_groups, bytes=n_bytes)
@@ -163,12 +144,12 @@ def test_fsdp_gathers_and_scatters_each_group_of_parameters_once_a_step() -> Non
 def test_resharding_gathers_the_blocks_once_more() -> None:
     made = even(Parallelism(dp_shard=8), reshard_after_forward=True)
     # All groups in the forward pass; in the backward pass all but those that stay gathered: norm and head.
-    assert traffic_of(made)["all_gather", "dp_shard"].count == (SHAPE.n_layers + 2) + (SHAPE.n_layers + 1)
+    assert traffic_of(made)["all_gather", "dp_shard"].count == (EVEN.n_layers + 2) + (EVEN.n_layers + 1)
 
 
 def test_a_pipeline_sends_one_activation_a_micro_batch_each_way() -> None:
     made = even(Parallelism(pp=2, schedule=Schedule.ONE_F_ONE_B))
-    sent = 8 * 64 * SHAPE.hidden * 4
+    sent = 8 * 64 * EVEN.hidden * 4
     for rank in (0, 1):
         found = traffic_of(made, rank=rank)
         assert (found["send", "pp"].count, found["send", "pp"].bytes) == (8, sent)
@@ -180,7 +161,7 @@ def test_ranks_without_resharding_hold_what_they_gathered_at_the_peak() -> None:
         examine(even(Parallelism(dp_shard=8), reshard_after_forward=is_freed)).peak_by_kind["gathered_parameters"]
         for is_freed in (False, True)
     )
-    assert kept == 4 * SHAPE.n_params
+    assert kept == 4 * EVEN.n_params
     assert 0 < freed < kept
 
 
@@ -197,7 +178,7 @@ def test_checkpointing_needs_less_for_activations() -> None:
 # Bytes that a bf16 block keeps for its backward pass, by token, on a GPU. D hidden, K width of keys, F feed-forward
 # width, H heads. With tensor and sequence parallelism what flows between the layers is split over the sequence and
 # gathered for the projections.
-D, K, F, H = SHAPE.hidden, SHAPE.kv_hidden, SHAPE.ffn_hidden, SHAPE.n_heads
+D, K, F, H = EVEN.hidden, EVEN.kv_hidden, EVEN.ffn_hidden, EVEN.n_heads
 NORMS = 2 * (2 * D + 4)  # both inputs, both rstd
 GATHERED = 2 * (2 * D)  # both results, which the projections read
 ATTENTION = 2 * (D + 2 * K + D) + 4 * H  # q, k, v, the result (which the last projection reads too), its log-sum-exp
@@ -217,7 +198,7 @@ def test_a_bf16_block_on_a_gpu_keeps_what_its_operations_keep_there(name: str) -
     for n_layers in (4, 5):
         made = even(
             layout,
-            model=dataclasses.replace(SHAPE, n_layers=n_layers),
+            model=dataclasses.replace(EVEN, n_layers=n_layers),
             global_batch=8 * layout.data_ranks,
             micro_batch=8,
             precision=Precision.BF16,

@@ -10,31 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from sweep.core.cell import Cell, TrainerSettings, cell_id
+from sweep.core.cell import TrainerSettings, cell_id
 from sweep.core.record import ERROR_GLOB, RESULT_FILE, Result, Step
 from tests.trainer.cells import cell, write_cell
 from tests.trainer.processes import ROOT, environment, torchrun
+from tests.trainer.tokens import NEEDED, bin_file, counted, on
 from trainer import tokenize
 from trainer.data import Share, source_of, stream
 from trainer.refusal import Refusal
-from trainer.tokens_file import HEADER, check, header, open_tokens
-
-NEEDED = 5 * 8 * 32 + 1
-
-
-def on(path: Path, **changes: object) -> Cell:
-    return cell(trainer={"data": str(path), **changes})
-
-
-def bin_file(path: Path, tokens: np.ndarray, dtype: str = "<u2") -> Path:
-    values = tokens.astype(dtype)
-    path.write_bytes(header(token_bytes=values.itemsize, n_tokens=len(values)) + values.tobytes())
-    return path
-
-
-def counted(path: Path, n_tokens: int = NEEDED) -> Path:
-    """Tokens 0, 1, ... 105, 0, 1 ..."""
-    return bin_file(path, np.arange(n_tokens) % 106)
+from trainer.tokens_file import HEADER, check, open_tokens
 
 
 @pytest.mark.parametrize("dtype", ["<u2", "<u4"])

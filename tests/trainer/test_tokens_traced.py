@@ -14,7 +14,7 @@ from sweep.core.cell import Parallelism
 from sweep.core.record import RESULT_FILE, Result
 from tests.trainer.cells import write_cell
 from tests.trainer.processes import alone, torchrun
-from tests.trainer.test_tokens_file import NEEDED, counted, on
+from tests.trainer.tokens import NEEDED, counted, on
 from trainer import tokens_file
 from trainer.tokens_file import trace
 

@@ -14,7 +14,7 @@ import torch
 from benchmarks.loops.ours import renamed
 from benchmarks.loops.plain import LAYERS, NAMES
 from sweep.core.model import ModelShape
-from tests.trainer.test_model import built, shape
+from tests.trainer.models import built, shape
 from trainer.loss import token_loss_sum
 from trainer.model import Llama
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from sweep.cli.evidence import attempts_as_json, print_attempts
 from sweep.core.record import AttemptFile, Progress
 from tests.fakes import weak_content
-from tests.sweep.cli.test_progress import Screen
+from tests.sweep.cli.screen import Screen
 
 
 def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None:

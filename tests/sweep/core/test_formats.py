@@ -12,7 +12,7 @@ from sweep.core.device import Device
 from sweep.core.formats import NEEDED_CAPABILITY
 from sweep.core.grid import EmptyGridError, expand
 from sweep.core.rules import DEVICE_RULES, first_violation, violations
-from tests.sweep.core.test_rules import CELL
+from tests.sweep.core.cells import CELL
 
 B200 = Device(name="b200-180gb", type="cuda", compute_capability=(10, 0))
 H100 = Device(name="h100", type="cuda", compute_capability=(9, 0))

@@ -5,20 +5,8 @@ from dataclasses import replace
 import pytest
 
 from sweep.core.cell import Cell, Checkpointing, Parallelism, Precision, Schedule
-from sweep.core.model import ModelShape
 from sweep.core.rules import RULES, Violation, first_violation, violations
-
-SHAPE = ModelShape(name="m", n_layers=12, hidden=384, n_heads=24, n_kv_heads=12, ffn_hidden=960, vocab_size=4800)
-CELL = Cell(
-    model=SHAPE,
-    device="h100",
-    nodes=2,
-    gpus_per_node=8,
-    parallelism=Parallelism(dp_shard=16),
-    global_batch=32,
-    micro_batch=2,
-    seq_len=4096,
-)
+from tests.sweep.core.cells import CELL, SHAPE
 
 
 def cell(*, model: dict[str, int] | None = None, **changes: object) -> Cell:

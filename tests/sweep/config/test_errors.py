@@ -17,13 +17,6 @@ def refusal(*overrides, own=None):
     return message
 
 
-@pytest.fixture
-def own(tmp_path):
-    for group in ("grid", "cluster", "model", "hardware", "trainer"):
-        (tmp_path / group).mkdir()
-    return tmp_path
-
-
 GRID = """
 name: mine
 batch_rule: sequences_per_gpu

@@ -13,7 +13,7 @@ from sweep.core.spec import Runner
 from sweep.core.verdict import Evidence, judge
 from sweep.launch.exits import RankExit, Witness, explain, explain_agent, read, render
 from tests.stubs.jobs import altered, stub_launch, submission
-from tests.sweep.test_launch import attempt_file, command, error_of, folder, launch, place, wait_for
+from tests.sweep.launch.launches import attempt_file, command, error_of, folder, launch, place, wait_ready
 
 ENDED = JobReport(state="FAILED", phase=Phase.ENDED, exit_code=1)
 
@@ -197,7 +197,7 @@ def test_an_entry_that_is_killed_is_in_it_too_and_one_that_fails_is_not(tmp_path
 def test_a_stop_is_told_as_a_stop(tmp_path: Path) -> None:
     made = submission(tmp_path, stub_launch("hangs", "--deaf"))
     process = subprocess.Popen(command(made, *place()), start_new_session=True)
-    wait_for(folder(made), "ready-*")
+    wait_ready(folder(made))
     process.terminate()
     assert process.wait(timeout=60) == 143
     assert error_of(folder(made)).error_class is ErrorClass.STOPPED

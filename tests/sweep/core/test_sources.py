@@ -45,7 +45,7 @@ def test_modules_and_configuration_are_sources(name: str, expected: bool) -> Non
 
 
 def test_launcher_and_orchestrator_see_the_same_sources() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     assert dict(sources_in(root)) == read_sources(root)
     assert "trainer/__init__.py" in dict(sources_in(root))
 

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,15 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, RankError
+from sweep.core.attempt import ErrorClass
 from sweep.core.claim import Claim, claim_file
 from sweep.core.node_command import Node
-from sweep.core.record import AttemptFile, attempt_dir, parse_error
+from sweep.core.record import attempt_dir
 from sweep.core.spec import Runner
 from sweep.launch.__main__ import EXIT_NOT_OURS
 from sweep.launch.claim import take
 from sweep.launch.launcher import EXIT_REFUSED
 from tests.stubs.jobs import altered, key, processes_under, stub_launch, submission
+from tests.sweep.launch.launches import attempt_file, command, error_of, folder, launch, place, wait_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,42 +30,8 @@ if TYPE_CHECKING:
     from sweep.core.submission import Submission
 
 
-def command(made: Submission, *options: str) -> list[str]:
-    return [sys.executable, "-m", "sweep.launch", "--submission", str(Path(made.run_dir) / made.file), *options]
-
-
-def place(*, node: int = 0, hosts: str = "127.0.0.1", restart: int = 0) -> list[str]:
-    return ["--node-rank", str(node), "--hosts", hosts, "--job-id", "job.0", "--restart", str(restart)]
-
-
 def as_job(job: str) -> list[str]:
     return ["--job-id", job, "--restart", "0"]
-
-
-def launch(made: Submission, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    options = options or tuple(place())
-    return subprocess.run(
-        command(made, *options), env={**os.environ, **environ}, capture_output=True, text=True, timeout=240, check=False
-    )
-
-
-def folder(made: Submission) -> Path:
-    return Path(made.run_dir) / attempt_dir(made.tasks[0])
-
-
-def attempt_file(where: Path) -> AttemptFile:
-    return AttemptFile.parse((where / "attempt.json").read_text())
-
-
-def error_of(where: Path, node: int = 0) -> RankError:
-    return parse_error((where / f"error-node-{node}.json").read_text())
-
-
-def wait_for(where: Path, pattern: str) -> None:
-    deadline = time.monotonic() + 120
-    while not list(where.glob(pattern)):
-        assert time.monotonic() < deadline, f"no {pattern} in {where}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -73,7 +39,7 @@ def hanging(tmp_path: Path) -> Iterator[tuple[Submission, subprocess.Popen[bytes
     made = submission(tmp_path, stub_launch("hangs"))
     process = subprocess.Popen(command(made, *place()), start_new_session=True)
     try:
-        wait_for(folder(made), "ready-*")
+        wait_ready(folder(made))
         yield made, process
     finally:
         process.kill()
@@ -201,7 +167,7 @@ def test_ranks_inherit_an_ignored_usr2(tmp_path: Path) -> None:
 def test_what_does_not_stop_is_killed_after_the_grace(tmp_path: Path) -> None:
     made = submission(tmp_path, replace(stub_launch("hangs", "--deaf"), stop_grace_s=0.5))
     process = subprocess.Popen(command(made, *place()), start_new_session=True)
-    wait_for(folder(made), "ready-*")
+    wait_ready(folder(made))
     asked_at = time.monotonic()
     process.terminate()
     assert process.wait(timeout=10) == 143

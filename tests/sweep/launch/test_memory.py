@@ -12,7 +12,7 @@ import pytest
 from sweep.core.attempt import ErrorClass
 from sweep.launch.memory import oom_kills
 from tests.stubs.jobs import stub_launch, submission
-from tests.sweep.test_launch import command, error_of, folder, launch, place
+from tests.sweep.launch.launches import command, error_of, folder, launch, place
 
 V1 = "9:name=systemd:/\n4:cpu,memory:/slurm/job_7\n0::/\n"
 V2 = "0::/system.slice/job_7\n"

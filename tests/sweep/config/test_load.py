@@ -25,13 +25,6 @@ WEAK = "+grid=weak_scaling"
 LOCAL = "cluster=local"
 
 
-@pytest.fixture
-def own(tmp_path):
-    for group in ("grid", "cluster", "model", "hardware", "trainer"):
-        (tmp_path / group).mkdir()
-    return tmp_path
-
-
 def axes(*overrides, own=None):
     return load(overrides, config_dir=own).grid.axes
 

@@ -11,7 +11,7 @@ from sweep.config.keys import SETTINGS
 from sweep.core.conditions import Condition
 from sweep.core.grid import AXES, DERIVED, expand
 
-DOC = (Path(__file__).parents[2] / "docs" / "grids.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).parents[3] / "docs" / "grids.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```yaml\n# (\S+\.yaml)\n(.*?)```", DOC, flags=re.DOTALL))
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", DOC, flags=re.DOTALL) for line in block.splitlines()]
 
