@@ -28,11 +28,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loops import ours, plain, titan
+
+from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings
+from sweep.core.model import ModelShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,45 +49,43 @@ PRECISIONS = ("fp32", "bf16")
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A Llama and what one rank is given of it in a step."""
+    """A Llama and what one rank is given in a step."""
 
-    n_layers: int = 4
-    hidden: int = 256
-    n_heads: int = 4
-    n_kv_heads: int = 2
-    ffn_hidden: int = 704
-    vocab_size: int = 4096
+    model: ModelShape
     seq_len: int = 128
     sequences: int = 2
 
 
+SMALL = ModelShape(name="small", n_layers=4, hidden=256, n_heads=4, n_kv_heads=2, ffn_hidden=704, vocab_size=4096)
+LLAMA_3_1B = ModelShape(
+    name="1b", n_layers=16, hidden=2048, n_heads=32, n_kv_heads=8, ffn_hidden=8192, vocab_size=128_256
+)
+LLAMA_3_8B = ModelShape(
+    name="8b-layers", n_layers=8, hidden=4096, n_heads=32, n_kv_heads=8, ffn_hidden=14_336, vocab_size=128_256
+)
 # On a CPU: a small one, one with a vocabulary as real models have it, one with longer sequences.
-CPU_SHAPES = {"small": Shape(), "vocabulary": Shape(vocab_size=32_000), "long": Shape(seq_len=512)}
-# On GPUs: the width of Llama 3.2 1B (its embedding not tied), and eight layers of Llama 3 8B.
-_LLAMA_3 = {"n_heads": 32, "n_kv_heads": 8, "vocab_size": 128_256, "seq_len": 4096}
-GPU_SHAPES = {
-    "1b": Shape(n_layers=16, hidden=2048, ffn_hidden=8192, sequences=2, **_LLAMA_3),
-    "8b-layers": Shape(n_layers=8, hidden=4096, ffn_hidden=14_336, sequences=1, **_LLAMA_3),
+CPU_SHAPES = {
+    "small": Shape(model=SMALL),
+    "vocabulary": Shape(model=replace(SMALL, name="vocabulary", vocab_size=32_000)),
+    "long": Shape(model=SMALL, seq_len=512),
 }
-TINY = {"tiny": Shape(n_layers=2, hidden=32, ffn_hidden=48, vocab_size=64, seq_len=16)}
+# On GPUs: the width of Llama 3.2 1B (its embedding not tied), and eight layers of Llama 3 8B.
+GPU_SHAPES = {
+    "1b": Shape(model=LLAMA_3_1B, seq_len=4096),
+    "8b-layers": Shape(model=LLAMA_3_8B, seq_len=4096, sequences=1),
+}
+TINY = {
+    "tiny": Shape(
+        model=replace(SMALL, name="tiny", n_layers=2, hidden=32, ffn_hidden=48, vocab_size=64), seq_len=16
+    )
+}  # fmt: skip
 SHAPES = {**CPU_SHAPES, **GPU_SHAPES, **TINY}
 
 
-def _cell(name: str, precision: str, *, n_ranks: int, device_type: str, is_compiled: bool) -> Any:
-    from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings
-    from sweep.core.model import ModelShape
-
+def _cell(name: str, precision: str, *, n_ranks: int, device_type: str, is_compiled: bool) -> Cell:
     shape = SHAPES[name]
     return Cell(
-        model=ModelShape(
-            name=name,
-            n_layers=shape.n_layers,
-            hidden=shape.hidden,
-            n_heads=shape.n_heads,
-            n_kv_heads=shape.n_kv_heads,
-            ffn_hidden=shape.ffn_hidden,
-            vocab_size=shape.vocab_size,
-        ),
+        model=shape.model,
         device="cpu" if device_type == "cpu" else "gpu",
         nodes=1,
         gpus_per_node=n_ranks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,26 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(folder=tmp_path, config_dir=tmp_path / "conf")
 
 
-def _stub(shell: Shell, name: str, **changes: object) -> tuple[list[str], Path]:
+def _stub(shell: Shell, **changes: object) -> tuple[list[str], Path]:
     assert shell.config_dir is not None
-    stub_cluster(shell.config_dir, name, base="local", **changes)  # type: ignore[arg-type]  # keywords of the file
-    return ["+grid=weak_scaling", f"cluster={name}", *TINY], shell.folder / "runs" / f"weak_scaling-{name}"
+    stub_cluster(shell.config_dir, "stub", base="local", **changes)  # type: ignore[arg-type]  # keywords of the file
+    return ["+grid=weak_scaling", "cluster=stub", *TINY], shell.folder / "runs" / "weak_scaling-stub"
 
 
-def _launched(run_dir: Path) -> bool:
-    return any(run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json"))
+def _running(
+    shell: Shell, *more: str, gate: Path | None = None, **changes: object
+) -> tuple[subprocess.Popen[str], list[str], Path]:
+    """A sweep of which a cell runs: for some time, or until the gate is there."""
+    environment = {} if gate is None else {"STUB_GATE": str(gate)}
+    words, run_dir = _stub(shell, environment=environment, **changes)
+    started = shell.start(*words, *more)
+    wait_for(lambda: bool(_launched(run_dir)), 60, "a cell runs")
+    return started, words, run_dir
+
+
+def _launched(run_dir: Path) -> set[str]:
+    """Cells of which an attempt has begun."""
+    return {path.parents[2].name for path in run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json")}
 
 
 @pytest.mark.torchrun
@@ -58,9 +71,7 @@ def test_the_main_job_trains_for_real_and_ends_in_a_table_and_a_figure(tmp_path:
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", seconds=600)
-    started = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
+    started, words, run_dir = _running(shell, seconds=600)
     started.send_signal(signal.SIGINT)
     text, _ = started.communicate(timeout=60)
     assert started.returncode == 130, text
@@ -68,7 +79,7 @@ def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: S
     assert processes_of(run_dir) == []
     outcomes = {event["outcome"] for event in events(run_dir, "ended")}
     assert outcomes == {"PREEMPTED"}
-    _stub(shell, "stub", seconds=0)
+    _stub(shell, seconds=0)
     done = shell.run(*words)
     assert done.code == 0, done.err
     assert [row["status"] for row in rows(run_dir)] == ["measured"] * 3
@@ -77,9 +88,7 @@ def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: S
 @pytest.mark.slow
 def test_a_killed_orchestrator_is_succeeded_by_one_that_adopts_the_running_cell(shell: Shell) -> None:
     gate = shell.folder / "gate"
-    words, run_dir = _stub(shell, "stub", environment={"STUB_GATE": str(gate)})
-    started = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
+    started, words, run_dir = _running(shell, gate=gate)
     started.kill()
     started.wait()
     assert processes_of(run_dir), "its cell goes on"
@@ -95,9 +104,7 @@ def test_a_killed_orchestrator_is_succeeded_by_one_that_adopts_the_running_cell(
 @pytest.mark.slow
 def test_the_second_of_two_orchestrators_says_who_holds_the_run_and_stops(shell: Shell) -> None:
     gate = shell.folder / "gate"
-    words, run_dir = _stub(shell, "stub", environment={"STUB_GATE": str(gate)})
-    first = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
+    first, words, run_dir = _running(shell, gate=gate)
     second = shell.run(*words)
     assert second.code == 2
     assert f"held by process {first.pid} on" in second.err
@@ -119,7 +126,7 @@ def test_the_second_of_two_orchestrators_says_who_holds_the_run_and_stops(shell:
 def test_a_trainer_that_fails_is_explained_in_the_table_and_the_exit_code(
     shell: Shell, mode: str, outcome: str, reason: str
 ) -> None:
-    words, run_dir = _stub(shell, "stub", mode=mode)
+    words, run_dir = _stub(shell, mode=mode)
     done = shell.run(*words, "nodes=1")
     assert done.code == 1, done.err
     (row,) = rows(run_dir)
@@ -131,7 +138,7 @@ def test_a_trainer_that_fails_is_explained_in_the_table_and_the_exit_code(
 
 @pytest.mark.slow
 def test_a_trainer_that_hangs_after_its_result_is_ended_and_its_result_counts(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", mode="hang_after_result")
+    words, run_dir = _stub(shell, mode="hang_after_result")
     done = shell.run(*words, "nodes=1")
     assert done.code == 0, done.err
     assert rows(run_dir)[0]["status"] == "measured"
@@ -141,10 +148,8 @@ def test_a_trainer_that_hangs_after_its_result_is_ended_and_its_result_counts(sh
 @pytest.mark.slow
 def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_asked_for(shell: Shell) -> None:
     gate = shell.folder / "gate"
-    words, run_dir = _stub(shell, "stub", environment={"STUB_GATE": str(gate)})
-    started = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
-    (cell,) = {path.parents[2].name for path in run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json")}
+    started, words, run_dir = _running(shell, gate=gate)
+    (cell,) = _launched(run_dir)
     asked = shell.run("cancel", cell, f"run_dir={run_dir}")
     assert asked.code == 0, asked.err
     wait_for(lambda: bool(events(run_dir, "ended")), 60, "it is ended")
@@ -154,7 +159,7 @@ def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_a
     by_cell = {row["cell"]: row["status"] for row in rows(run_dir)}
     assert by_cell.pop(cell) == "cancelled"
     assert set(by_cell.values()) == {"measured"}
-    _stub(shell, "stub", seconds=0)
+    _stub(shell, seconds=0)
     assert shell.run(*words).code == 1, "held until it is asked for"
     assert shell.run(*words, "retry=[CANCELLED]").code == 0
     assert {row["status"] for row in rows(run_dir)} == {"measured"}
@@ -162,10 +167,9 @@ def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_a
 
 @pytest.mark.slow
 def test_a_cancel_in_a_run_that_nobody_watches_leaves_the_other_cells_waiting(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", mode="slow", max_concurrent_cells=1)
-    started = shell.start(*words, "nodes=[1,2]", "policy.canary=false")
-    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
-    (cell,) = {path.parents[2].name for path in run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json")}
+    more = ("nodes=[1,2]", "policy.canary=false")
+    started, _, run_dir = _running(shell, *more, mode="slow", max_concurrent_cells=1)
+    (cell,) = _launched(run_dir)
     started.kill()
     started.wait()
     asked = shell.run("cancel", cell, f"run_dir={run_dir}")
@@ -177,7 +181,7 @@ def test_a_cancel_in_a_run_that_nobody_watches_leaves_the_other_cells_waiting(sh
 
 @pytest.mark.slow
 def test_more_points_of_the_same_grid_extend_a_run_and_another_grid_is_refused(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub")
+    words, run_dir = _stub(shell)
     assert shell.run(*words, "nodes=[1,2]").code == 0
     assert shell.run(*words, "nodes=[2,4]").code == 0
     assert [row["nodes"] for row in rows(run_dir)] == ["1", "2", "4"]
@@ -190,7 +194,7 @@ def test_more_points_of_the_same_grid_extend_a_run_and_another_grid_is_refused(s
 
 @pytest.mark.slow
 def test_logs_and_status_tell_of_a_finished_run_found_by_themselves(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub")
+    words, run_dir = _stub(shell)
     assert shell.run(*words, "nodes=[1,2]").code == 0
     status = json.loads(shell.run("status", "--json").out)
     assert status["totals"]["done"] == 2
@@ -204,9 +208,7 @@ def test_logs_and_status_tell_of_a_finished_run_found_by_themselves(shell: Shell
 
 @pytest.mark.slow
 def test_the_analysis_needs_nothing_but_the_run_directory(shell: Shell, tmp_path: Path) -> None:
-    import sys
-
-    words, run_dir = _stub(shell, "stub")
+    words, run_dir = _stub(shell)
     assert shell.run(*words, "nodes=[1,2]", "tables=false").code == 0
     assert not (run_dir / "tables" / "weak_scaling.csv").exists()
     out = tmp_path / "elsewhere"
@@ -217,7 +219,7 @@ def test_the_analysis_needs_nothing_but_the_run_directory(shell: Shell, tmp_path
 
 @pytest.mark.slow
 def test_a_failed_cell_shows_its_evidence_and_the_notify_command_is_told(shell: Shell) -> None:
-    words, run_dir = _stub(shell, "stub", mode="error")
+    words, run_dir = _stub(shell, mode="error")
     told = shell.folder / "told.json"
     done = shell.run(*words, "nodes=1", f"notify=[tee,{told}]")
     assert done.code == 1, done.err
@@ -237,9 +239,7 @@ def test_a_failed_cell_shows_its_evidence_and_the_notify_command_is_told(shell: 
 @pytest.mark.slow
 def test_cells_can_be_cancelled_by_a_condition_and_a_budget_leaves_explained_holes(shell: Shell) -> None:
     gate = shell.folder / "gate"
-    words, run_dir = _stub(shell, "stub", environment={"STUB_GATE": str(gate)})
-    started = shell.start(*words)
-    wait_for(lambda: _launched(run_dir), 60, "a cell runs")
+    started, words, run_dir = _running(shell, gate=gate)
     asked = shell.run("cancel", "--where", "gpus > 1", f"run_dir={run_dir}")
     assert asked.code == 0, asked.err
     wait_for(lambda: bool(events(run_dir, "cancel_requested")), 60, "the process that watches has heard it")
