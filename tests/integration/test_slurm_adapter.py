@@ -28,9 +28,11 @@ pytestmark = pytest.mark.slurm
 
 SITE = SlurmSpec(mem="100", cpus_per_task=1)
 
-# In the place of the snapshot's launcher: says what it was given, and then sleeps for as long as it was told.
+# In the place of the snapshot's launcher: says what it was given, and then sleeps for as long as it was told. Slurm's
+# warning before the end, which comes at once where the end is nearer than that, does not end it.
 _LAUNCH = """
-import json, os, sys, time
+import json, os, signal, sys, time
+signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 said = {"argv": sys.argv[1:], "file": __file__, "environ": dict(os.environ)}
 name, node = os.environ["SLURM_JOB_NAME"], os.environ["SLURM_NODEID"]
 folder = os.path.join(os.path.dirname(sys.argv[2]), "said")
