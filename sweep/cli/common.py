@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +86,7 @@ def find_run_dir(asked: Arguments) -> RunDir:
     if not found:
         raise CommandError(f"there is no run directory below {RUNS.absolute()}. Give run_dir=DIR, or +grid=NAME.")
     if len(found) > 1:
-        listed = "\n".join(f"  run_dir={path}" for path in found)
+        listed = "\n".join(f"  {shlex.quote(f'run_dir={path}')}" for path in found)
         raise CommandError(f"there are {len(found)} run directories; say which (the latest first):\n{listed}")
     return _existing(found[0])
 

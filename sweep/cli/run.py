@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import sys
@@ -36,7 +37,7 @@ from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, declare, exit_code, sweep_file_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
     from rich.console import Console
@@ -204,9 +205,10 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, 
     if not snapshot.is_over:
         err.print(
             f"{counted(counts[ActionKind.WAIT], 'job')} submitted and not watched{_what_follows(snapshot)}. "
-            f"'python -m sweep status run_dir={run_dir.path}' shows where they stand; "
+            f"python -m sweep status {shlex.quote(f'run_dir={run_dir.path}')} shows where they stand; "
             "the same command without watch=false takes over.",
             highlight=False,
+            markup=False,
             soft_wrap=True,
         )
         return exit_code(snapshot)
@@ -218,7 +220,7 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, 
     return exit_code(snapshot)
 
 
-def hole_lines(actions: Iterable[Action]) -> list[str]:
+def hole_lines(actions: Sequence[Action]) -> list[str]:
     """What has no measurement in the end, and why: one line for all cells with one reason."""
     cells: dict[tuple[ActionKind, str], list[str]] = {}
     for action in actions:
@@ -229,7 +231,9 @@ def hole_lines(actions: Iterable[Action]) -> list[str]:
         ids = list(dict.fromkeys(found))
         more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
         lines.append(f"{_HOLES[kind]}: {', '.join(ids[:_MOST_IDS])}{more}: {reason.removeprefix(f'{kind.value}: ')}")
-    return lines
+    over = (ActionKind.GIVE_UP, ActionKind.HOLD)
+    ended = {action.outcome for action in actions if action.kind in over and action.outcome is not None}
+    return [*lines, f"The same command with retry=[{','.join(sorted(ended))}] tries them again."] if ended else lines
 
 
 def _what_follows(snapshot: Snapshot) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sweep.cli.run import hole_lines
+from sweep.core.attempt import Outcome
 from sweep.core.plan import Action, ActionKind
 
 
@@ -16,3 +17,15 @@ def test_cells_with_one_reason_share_a_line_and_what_is_measured_has_none() -> N
         *(action(number, ActionKind.PAUSED, "paused: c1 first", repeat) for number in range(2, 8) for repeat in (1, 2)),
     ]
     assert hole_lines(actions) == ["given up: c1: TIMEOUT", "paused: c2, c3, c4, c5 and 2 more: c1 first"]
+
+
+def test_what_was_given_up_or_cancelled_is_said_how_to_try_again() -> None:
+    actions = [
+        Action(kind=kind, cell_id="c", repeat=1, attempt=1, reason="why", outcome=outcome)
+        for kind, outcome in (
+            (ActionKind.GIVE_UP, Outcome.TIMEOUT),
+            (ActionKind.HOLD, Outcome.CANCELLED),
+            (ActionKind.EXPLAINED, Outcome.OOM_DEVICE),
+        )
+    ]
+    assert hole_lines(actions)[-1] == "The same command with retry=[CANCELLED,TIMEOUT] tries them again."
