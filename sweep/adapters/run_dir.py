@@ -125,11 +125,14 @@ class RunDir:
 
         Raises:
             RunDirError: If it is damaged or of another schema version.
+            PermissionError: If it is somebody else's.
         """
         try:
             return SweepFile.parse((self._path / SWEEP_FILE).read_text())
         except FileNotFoundError:
             return None
+        except PermissionError:
+            raise  # nothing is damaged
         except (OSError, RecordError) as error:
             raise RunDirError(
                 f"{self._path / SWEEP_FILE}: {error}. The results below it are untouched; give another run_dir=..., or "

@@ -36,6 +36,15 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
+    except PermissionError as error:
+        if error.filename is None:
+            raise  # no file's
+        print(
+            f"error: {error.filename}: {error.strerror}. A run directory is its owner's alone; its owner can open it "
+            "to a group: chmod 750 to read, chmod 2770 to write.",
+            file=sys.stderr,
+        )
+        return BAD_USAGE
     except _expected_errors() as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_USAGE

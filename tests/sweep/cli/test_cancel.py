@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,35 @@ def test_a_condition_that_no_cell_meets_is_told_from_cells_that_are_over(
 ) -> None:
     assert main(["cancel", "--where", "nodes > 8", RUN_DIR]) == 0
     assert capsys.readouterr().err == "nothing to cancel: no cell of this run meets 'nodes > 8'.\n"
+
+
+@contextmanager
+def as_somebody_else(run_dir: Path) -> Iterator[None]:
+    """Root may do everything in every folder, so it becomes another user; anybody else closes the folder."""
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    else:
+        run_dir.chmod(0)
+    try:
+        yield
+    finally:
+        if os.getuid() == 0:
+            os.seteuid(0)
+        else:
+            run_dir.chmod(0o700)
+
+
+@pytest.mark.parametrize("verb", [["status"], ["cancel", "--all"], ["tables"]])
+def test_a_run_directory_of_somebody_else_is_one_clear_error(
+    grid: list[str], capsys: pytest.CaptureFixture[str], verb: list[str], tmp_path: Path
+) -> None:
+    words = [*verb, f"run_dir={tmp_path / 'run'}"]
+    main(words)  # everything is imported
+    capsys.readouterr()
+    with as_somebody_else(tmp_path / "run"):
+        assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Permission denied. A run directory is its owner's alone" in line
 
 
 def test_plan_shows_what_a_run_would_try_again(grid: list[str], capsys: pytest.CaptureFixture[str]) -> None:
