@@ -10,7 +10,7 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep.core.cell import Checkpointing, Schedule
+from sweep.core.cell import Checkpointing, Precision, Schedule
 from sweep.core.formats import float8_gather, matrix_sizes, on_cpu, precision_by_capability
 
 if TYPE_CHECKING:
@@ -182,10 +182,16 @@ def _async_tp(cell: Cell) -> str | None:
             "overlaps the collectives of sequence-parallel tp in compiled blocks. Set tp > 1, sequence_parallel, "
             "compile."
         )
-    if cell.device == "cpu" or layout.tp > cell.gpus_per_node:
+    # Of tp's ranks, which follow each other, some cross to the next node unless tp divides a node's.
+    if cell.device == "cpu" or cell.gpus_per_node % layout.tp:
         return (
             f"async_tp at tp={layout.tp} on {cell.gpus_per_node} x {cell.device} a node: it reads the memory of the "
-            "other GPUs of its node. Choose GPUs and a tp within the node, or leave async_tp out."
+            "other GPUs of its node. Choose GPUs and a tp that divides those of a node, or leave async_tp out."
+        )
+    if cell.precision is Precision.MXFP8:
+        return (
+            "async_tp with precision=mxfp8: torch 2.13 overlaps products with one scale for a tensor or a row, not for "
+            "blocks of 32. Leave async_tp out, or choose another precision."
         )
     return None
 

@@ -156,6 +156,15 @@ BROKEN = {
     "async_tp": [
         (cell(device="cpu", dp_shard=8, tp=2, async_tp=True, compile=True), "async_tp at tp=2 on 8 x cpu a node: it"),
         (cell(dp_shard=1, tp=16, async_tp=True, compile=True), "async_tp at tp=16 on 8 x h100 a node"),
+        # The second group of four has two GPUs on either node.
+        (
+            cell(nodes=2, gpus_per_node=6, dp_shard=3, tp=4, async_tp=True, compile=True),
+            "async_tp at tp=4 on 6 x h100 a node",
+        ),
+        (
+            cell(dp_shard=8, tp=2, async_tp=True, compile=True, precision=Precision.MXFP8),
+            "async_tp with precision=mxfp8: torch",
+        ),
         (cell(async_tp=True), "async_tp at tp=1, sequence_parallel=True, compile=False"),
         (cell(tp=2, async_tp=True), "Set tp > 1, sequence_parallel, compile"),
         (cell(tp=2, async_tp=True, sequence_parallel=False, compile=True), "sequence_parallel=False"),
