@@ -27,6 +27,8 @@ _KEPT = frozenset(
         _aten._scaled_dot_product_cudnn_attention.default,
         _collective.reduce_scatter_tensor.default,
         _collective.all_reduce.default,
+        # What float8's scale for a whole tensor is made of: one number, for a pass over all of them.
+        _aten.max.default,
     }
 )
 

@@ -331,7 +331,7 @@ def overlapped(micro_batch: int) -> list[Counter[str]]:
         for node, original in zip(copied.graph.nodes, graph.graph.nodes, strict=True):
             node.meta = dict(original.meta)
         view_to_reshape(copied)
-        with mock.patch.object(dist, "is_nccl_available", lambda: True):
+        with mock.patch.object(dist, "is_nccl_available", return_value=True):
             micro_pipeline_tp_pass(copied.graph)
         found.append(Counter(str(node.target) for node in copied.graph.nodes if "symm_mem" in str(node.target)))
         return make_boxed_func(graph.forward)

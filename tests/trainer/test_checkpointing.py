@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -9,12 +10,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sweep.core.cell import Checkpointing
-from tests.trainer.cells import UNEVEN
+from sweep.core.cell import Checkpointing, Precision
+from tests.trainer.cells import UNEVEN, cell
 from trainer.checkpointing import checkpoint_blocks
 from trainer.init import fill_parameters
 from trainer.loss import token_loss_sum
 from trainer.model import Llama, build_on_meta
+from trainer.precision import convert
 
 
 class Operations(TorchDispatchMode):
@@ -31,14 +33,18 @@ class Operations(TorchDispatchMode):
 
 def trained(mode: Checkpointing) -> tuple[Llama, Counter[str]]:
     model = build_on_meta(UNEVEN, 16)
+    return model, operations_of(model, mode)
+
+
+def operations_of(model: Llama, mode: Checkpointing) -> Counter[str]:
     checkpoint_blocks(model, mode)
     model.to_empty(device="cpu")
     model.rebuild_buffers(torch.device("cpu"))
-    fill_parameters(model, seed=1, n_layers=UNEVEN.n_layers)
+    fill_parameters(model, seed=1, n_layers=LAYERS)
     tokens = torch.arange(17).repeat(2, 1)
     with Operations() as operations:
         token_loss_sum(model(tokens[:, :-1]), tokens[:, 1:]).backward()
-    return model, operations.counts
+    return operations.counts
 
 
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -62,6 +68,18 @@ def test_selective_keeps_attention_and_every_second_product(
     _, counts = trained(mode)
     assert counts[ATTENTION] == attentions
     assert counts["aten.mm.default"] == products
+
+
+def test_selective_keeps_the_scales_of_float8() -> None:
+    pytest.importorskip("torchao.float8")
+    wide = dataclasses.replace(UNEVEN, hidden=64, ffn_hidden=64)
+    counted = []
+    for mode in (Checkpointing.NONE, Checkpointing.SELECTIVE):
+        model = build_on_meta(wide, 16)
+        convert(model, cell(precision=Precision.FLOAT8), is_sharded=False, is_emulated=True)
+        counted.append(operations_of(model, mode)["aten.max.default"])
+    # Both factors of the three products, forward and backward, of each of seven projections.
+    assert counted == [2 * 3 * 7 * LAYERS] * 2
 
 
 @pytest.mark.parametrize("mode", [Checkpointing.SELECTIVE, Checkpointing.FULL])
