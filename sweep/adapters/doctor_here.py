@@ -47,7 +47,7 @@ def packages(root: Path | None = None) -> Finding:
         return problem(
             "packages",
             f"Python imports {', '.join(elsewhere)}, not from {root}",
-            "Take the other package of that name off PYTHONPATH, or uninstall it.",
+            "Take the other package of that name off PYTHONPATH, uninstall it, or go to another folder if it lies in this.",
         )
     return ok("packages", f"sweep, trainer and analysis lie together in {root}")
 
@@ -70,7 +70,7 @@ def shadowing(cwd: Path) -> Finding:
     if stray:
         return warning(
             "shadowing",
-            f"{', '.join(stray)} has the name of one of this project's packages",
+            f"there is a name of this project's packages in the working directory: {', '.join(stray)}",
             "Jobs are safe (PYTHONSAFEPATH=1), but `python -m sweep` here may import it: rename it, or go elsewhere.",
         )
     return ok("shadowing", f"nothing in {cwd} has the name of one of the packages")
