@@ -47,7 +47,7 @@ def packages(root: Path | None = None) -> Finding:
         return problem(
             "packages",
             f"Python imports {', '.join(elsewhere)}, not from {root}",
-            "Take the other package of that name off PYTHONPATH, uninstall it, or go to another folder if it lies in this.",
+            "Take the other package of that name off PYTHONPATH, uninstall it, or leave the folder that it lies in.",
         )
     return ok("packages", f"sweep, trainer and analysis lie together in {root}")
 

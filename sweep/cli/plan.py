@@ -48,6 +48,7 @@ def main(asked: Arguments) -> int:
         f"Grid {content.grid}, scale {content.scale}, cluster {content.cluster}, run directory {spec.run_dir}. "
         "Nothing was submitted.",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     return OK

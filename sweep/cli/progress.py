@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sweep.cli.views import describe, progress_text, totals_line
 from sweep.core.attempt import Outcome
 from sweep.core.plan import ActionKind
+from sweep.core.words import hours
 from sweep.usecases.status import gpu_hours_spent, statuses
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Watching:
             self._last_line, self._last_at = line, now
 
     def _summary(self, listed: list[RepeatStatus]) -> str:
-        spent = f"{gpu_hours_spent(self._session.history):,.2f} GPU-hours spent"
+        spent = f"{hours(gpu_hours_spent(self._session.history))} GPU-hours spent"
         away = self._session.contact.describe()
         return "; ".join([totals_line(listed), spent, *([away] if away else [])])
 

@@ -14,6 +14,7 @@ from sweep.cli import evidence, views
 from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, sweep_file_of
 from sweep.cli.wiring import look_at_queue, look_over_run, read_history
 from sweep.core.blame import standing
+from sweep.core.words import hours
 from sweep.usecases.contact import away_text
 from sweep.usecases.status import statuses
 
@@ -48,10 +49,10 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
     out, err = consoles()
     console = err if asked.as_json else out
     away = run_dir.away()
-    hours = views.budget_totals(content.policy.budget_gpu_hours, history)
+    cost = views.budget_totals(content.policy.budget_gpu_hours, history)
     if asked.as_json:
         totals = {
-            **hours,
+            **cost,
             "run_dir": run_dir.path,
             "watched_by": None if holder is None else str(holder),
             "scheduler_away_since": None if away is None else away[0],
@@ -62,9 +63,10 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         views.print_cells(console, content, listed)
         views.print_rejections(console, content)
     console.print(
-        f"\n{run_dir.path}: {views.totals_line(listed)}; {hours['gpu_hours_spent']:,.2f} GPU-hours spent, "
-        f"{hours['gpu_hours_reserved']:,.2f} reserved; {watch_text(Path(run_dir.path))}.",
+        f"\n{run_dir.path}: {views.totals_line(listed)}; {hours(cost['gpu_hours_spent'])} GPU-hours spent, "
+        f"{hours(cost['gpu_hours_reserved'])} reserved; {watch_text(Path(run_dir.path))}.",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     print_notes(err, views.budget_notes(content.policy.budget_gpu_hours, history))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sweep.core.plan import TO_SUBMIT, ActionKind
 from sweep.core.restraint import gpu_hours_committed
 from sweep.core.series import varied_axes
-from sweep.core.words import counted
+from sweep.core.words import counted, hours
 from sweep.usecases.status import gpu_hours_spent
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:
     if left is None:
         return []
     return [
-        f"budget of {budget_gpu_hours:,.2f} GPU-hours: {totals['gpu_hours_spent']:,.2f} spent, "
-        f"{totals['gpu_hours_reserved']:,.2f} reserved, {left:,.2f} left"
+        f"budget of {hours(budget_gpu_hours)} GPU-hours: {hours(totals['gpu_hours_spent'])} spent, "
+        f"{hours(totals['gpu_hours_reserved'])} reserved, {hours(left)} left"
     ]
 
 
@@ -181,8 +181,8 @@ def print_cells(
         row += [str(cell.gpus), cell.parallelism.equation(), str(cell.global_batch)]
         cells: list[Text | str] = [*row, Text(status.state, style=_STYLES.get(status.state, ""))]
         if walltime_min is not None:
-            hours = cell.gpus * (action.walltime_min or walltime_min) / 60
-            cells.append(f"{hours:,.1f}" if action.kind in _TO_COME else "")
+            at_most = cell.gpus * (action.walltime_min or walltime_min) / 60
+            cells.append(f"{at_most:,.1f}" if action.kind in _TO_COME else "")
         table.add_row(*cells, Text(_why(status)))
     _print_whole(console, table)
 

@@ -15,6 +15,7 @@ from sweep.core.canary import canaries, canary_is_over, why_canary_pauses
 from sweep.core.maintenance import before_maintenance
 from sweep.core.out_of_memory import KnownToRunOut
 from sweep.core.plan import TO_SUBMIT, Action, ActionKind
+from sweep.core.words import hours
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -237,8 +238,8 @@ def _within_budget(
 
 def _over_budget(action: Action, cost: float, left: float, policy: Policy, history: History) -> Action:
     reason = (
-        f"budget: up to {cost:,.2f} GPU-hours (walltime x GPUs) do not fit into the {max(0.0, left):,.2f} left "
-        f"of {policy.budget_gpu_hours:,.2f}"
+        f"budget: up to {hours(cost)} GPU-hours (walltime x GPUs) do not fit into the {hours(max(0.0, left))} left "
+        f"of {hours(policy.budget_gpu_hours)}"
     )
     # What runs may turn out cheaper than what was reserved for it: then there is room again.
     may_settle = any(True for _ in history.in_flight())

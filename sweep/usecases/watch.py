@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempt import Phase, StopKind
 from sweep.core.restraint import beyond_budget
 from sweep.core.waiting import held_hint
+from sweep.core.words import hours
 from sweep.usecases.sightings import Sightings
 from sweep.usecases.stops import never_began
 
@@ -106,8 +107,8 @@ class Watch:
             report = reports.get(str(attempt.job_id))
             if report is not None and report.phase in (Phase.PENDING, Phase.RUNNING):
                 reason = (
-                    f"requeued after {attempt.earlier_gpu_seconds / 3600:,.2f} GPU-hours; one more run of up to "
-                    f"{attempt.gpu_hours:,.2f} may not fit into the budget of {cap:,.2f}"
+                    f"requeued after {hours(attempt.earlier_gpu_seconds / 3600)} GPU-hours; one more run of up to "
+                    f"{hours(attempt.gpu_hours)} may not fit into the budget of {hours(cap)}"
                 )
                 self._stops.request(attempt, StopKind.OVER_BUDGET, reason)
 

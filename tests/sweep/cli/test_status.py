@@ -17,6 +17,7 @@ from sweep.core.blame import Blame
 from sweep.core.ledger import Ended, Reserved, Skipped
 from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.policy import Policy
+from sweep.core.words import hours
 from tests.analysis.factory import RunDir
 
 
@@ -118,3 +119,13 @@ def test_a_cell_is_named_by_what_it_is(tmp_path: Path, capsys: pytest.CaptureFix
     cell = RunDir(tmp_path / "other").cell_id(nodes=2)
     assert main(["status", cell, f"run_dir={run}"]) == 0
     assert f"cell {cell} (tiny, 2 nodes x 1, dp_shard=2, seq 128)" in capsys.readouterr().out
+
+
+def test_next_to_no_gpu_hours_are_not_shown_as_none() -> None:
+    assert [hours(value) for value in (None, 0.0, 0.0048, 0.1, 1024.0)] == [
+        "0.00",
+        "0.00",
+        "0.0048",
+        "0.10",
+        "1,024.00",
+    ]
