@@ -74,7 +74,7 @@ def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
 ) -> None:
     """The smallest cell succeeds, so that all others go out at once; they fail alike, one after the other.
 
-    160, the fifth, is at work while the pause is decided; it goes on.
+    160, the fifth, may have begun before the pause is decided; then it goes on.
     """
     lengths = ",".join(str(32 * number) for number in range(1, 13))
     run = fault_run(
@@ -82,13 +82,15 @@ def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
         plan={"32": "ok"}, gated="160", site={"sbatch": {"nodelist": "node1"}, "exclusive": True},
     )  # fmt: skip
     started = run.shell.start(*run.words)
-    wait_for(lambda: len(run.events("withdrawn")) == 7, 240, "what has not begun is taken back")
+    wait_for(lambda: len(run.events("withdrawn")) >= 7, 240, "what has not begun is taken back")
     run.gate.touch()
     text, _ = started.communicate(timeout=120)
     assert started.returncode == 1, text
-    assert Counter(run.outcomes()) == {"SUCCEEDED": 1, "TRAINER_ERROR": 4}
-    assert len(run.events("withdrawn")) == 7
-    assert Counter(row["status"] for row in run.by_length().values())["paused"] == 7
+    outcomes = Counter(run.outcomes())
+    assert outcomes in ({"SUCCEEDED": 1, "TRAINER_ERROR": 3}, {"SUCCEEDED": 1, "TRAINER_ERROR": 4})
+    held = 11 - outcomes["TRAINER_ERROR"]
+    assert len(run.events("withdrawn")) == held
+    assert Counter(row["status"] for row in run.by_length().values())["paused"] == held
     assert "3 cells failed alike" in text
     run.audit(budget=2)
     run.reshaped("paused")
