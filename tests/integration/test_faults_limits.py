@@ -186,7 +186,7 @@ def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: Sl
     assert "the next submission does not keep away from them" in rare.err
     assert run.outcomes() == ["SUCCEEDED"] * 2
     shown = run.shell.run("status", "--nodes", f"run_dir={run.run_dir}")
-    assert f"{left}: excluded, blamed by 2 cell(s)" in shown.out
+    assert f"{left}: excluded, blamed by 2 cells" in shown.out
     # Slurm keeps a record of a job that it refused so.
     run.audit(turned_away=[str(event["submission"]) for event in run.events("released")])
 
