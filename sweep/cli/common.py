@@ -79,7 +79,10 @@ def find_run_dir(asked: Arguments) -> RunDir:
     given = [word.partition("=")[2] for word in asked.overrides if word.startswith("run_dir=")]
     others = [word for word in asked.overrides if not word.startswith("run_dir=")]
     if given:
-        return _existing(Path(given[-1]))
+        path = given[-1]
+        # Hydra's grammar, which `run` reads it by, needs quotes around some letters.
+        is_quoted = len(path) > 1 and path[0] == path[-1] and path[0] in "'\""
+        return _existing(Path(path[1:-1] if is_quoted else path))
     if others:
         return _existing(Path(load_spec(asked).run_dir))
     found = find_run_dirs(RUNS)

@@ -121,6 +121,15 @@ def test_a_cell_is_named_by_what_it_is(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"cell {cell} (tiny, 2 nodes x 1, dp_shard=2, seq 128)" in capsys.readouterr().out
 
 
+def test_a_run_directory_is_named_as_it_was_to_run_and_shown_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_run(tmp_path / "of [me]")
+    for quote in ("", "'", '"'):
+        assert main(["status", f"run_dir={quote}{run}{quote}"]) == 0
+        assert f"{run}: 3 repeats" in capsys.readouterr().out
+
+
 def test_next_to_no_gpu_hours_are_not_shown_as_none() -> None:
     assert [hours(value) for value in (None, 0.0, 0.0048, 0.1, 1024.0)] == [
         "0.00",
