@@ -8,10 +8,18 @@ import os
 import sys
 from pathlib import Path
 
-from analysis.export import to_text, write_tables
-from analysis.figures import write_figures
-from analysis.load import RunDirError, load
-from analysis.table import build
+try:
+    from analysis.export import to_text, write_tables
+    from analysis.figures import write_figures
+    from analysis.load import RunDirError, load
+    from analysis.table import build
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] in ("analysis", "sweep", ""):
+        raise  # a defect of this project, no missing package
+    print(
+        f"analysis: {error.name} is not installed for {sys.executable}: install the extra 'analysis'.", file=sys.stderr
+    )
+    sys.exit(2)
 
 _EPILOG = (
     "exit codes: 0 written; 2 no usable run directory, or the output cannot be written; 3 written, but a series that "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import os
 import shutil
 import signal
@@ -114,8 +115,12 @@ class Launcher:
         if found != asked:
             what = f"hash to {found}, not {asked}" if root.is_dir() else "are missing"
             return ErrorClass.REFUSED, f"the sources in {root} {what}: this is not the code that was submitted."
-        hosts_rendezvous = self._node.node_rank == 0 and self._node.submission.launch.runner is Runner.TORCHRUN
-        if hosts_rendezvous and not _is_free(self._node.port):
+        if self._node.submission.launch.runner is not Runner.TORCHRUN:
+            return None
+        if importlib.util.find_spec("torch") is None:
+            mend = "Install the extra 'trainer' there, name another Python with cluster.launch.python, or load torch in"
+            return ErrorClass.REFUSED, f"{sys.executable} has no torch. {mend} cluster.slurm.setup."
+        if self._node.node_rank == 0 and not _is_free(self._node.port):
             # Worth another attempt, which has another port; the peers would join whoever listens there.
             return ErrorClass.COMMUNICATION, f"the rendezvous port {self._node.port} is in use on {self._node.head}."
         return None

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from analysis import __main__ as command
 from tests.analysis.factory import RunDir
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_it_writes_tables_and_figures_and_prints_the_table_and_their_paths(
@@ -106,3 +103,12 @@ def test_a_reader_that_has_gone_or_a_locale_without_a_letter_is_no_error(tmp_pat
         assert gone.stderr is not None
         gone.stdout.close()
         assert (gone.stderr.read(), gone.wait()) == ("", 0)
+
+
+def test_a_python_without_the_extra_is_told_which_to_install(tmp_path: Path) -> None:
+    # -S: without the environment's packages
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    words = [sys.executable, "-S", "-m", "analysis", str(tmp_path)]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"analysis: numpy is not installed for {sys.executable}: install the extra 'analysis'.\n"

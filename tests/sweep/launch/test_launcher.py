@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -267,6 +268,17 @@ def test_a_python_that_is_not_there_is_an_error_of_the_attempt(tmp_path: Path) -
     assert launch(made).returncode == 127
     assert "/no/such/python" in error_of(folder(made)).message
     assert attempt_file(folder(made)).exit_code == 127
+
+
+def test_a_python_without_torch_is_said_before_torchrun_is_started(tmp_path: Path) -> None:
+    made = submission(tmp_path, stub_launch("works", runner=Runner.TORCHRUN))
+    python, *options = command(made, *place())
+    # -S: without the environment's packages, as on a node where they are not installed
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([python, "-S", *options], env=environ, capture_output=True, timeout=240, check=False)
+    error = error_of(folder(made))
+    assert (done.returncode, error.error_class) == (EXIT_REFUSED, ErrorClass.REFUSED)
+    assert error.message.startswith(f"{sys.executable} has no torch. Install the extra 'trainer'")
 
 
 def test_no_secret_is_written_anywhere(tmp_path: Path) -> None:
