@@ -1,8 +1,8 @@
 """MXFP8 by emulation: the same starting weights as ever, every kind of layout, the preflight of a GPU's cell.
 
 Tolerances over five steps, relative: a value has a mantissa of 3 bits, and a block of 32 shares its scale. Seen against
-fp32: the first two losses within 4e-4, all five within 1.4e-2 (what gradients lose adds up). Layouts differ from one
-process as their blocks of tokens do (seen: 3e-3 of the loss).
+fp32: the first two losses within 5e-4, all five within 1.7e-2 (what gradients lose adds up). Layouts differ from one
+process as their blocks of tokens do (seen, on two kinds of CPU: 3e-3 and 5.2e-3 of the loss).
 """
 
 from __future__ import annotations
@@ -62,29 +62,29 @@ def test_starting_weights_are_those_of_every_other_format(shown: dict[str, Shown
     assert {name: found.start for name, found in shown.items()} == dict.fromkeys(shown, shown["fp32"].start)
 
 
-def close(one: Shown, other: Shown, *, first: float, norm: float) -> None:
-    """The same training: the first step to within these, relatively, of its loss and of its gradient.
+def close(one: Shown, other: Shown, *, first: float, second: float, last: float, norm: float) -> None:
+    """The same training, relatively: losses of the first step, the second and all, and the first gradient's norm.
 
-    From then on rounding to eight bits makes more of every last bit, on each kind of CPU differently.
+    From step to step rounding to eight bits makes more of every last bit, on each kind of CPU differently.
     """
     assert one.losses[0] == pytest.approx(other.losses[0], rel=first)
     assert one.grad_norms[0] == pytest.approx(other.grad_norms[0], rel=norm)
-    assert one.losses[1] == pytest.approx(other.losses[1], rel=2e-3)
-    assert one.losses == pytest.approx(other.losses, rel=5e-2)
+    assert one.losses[1] == pytest.approx(other.losses[1], rel=second)
+    assert one.losses == pytest.approx(other.losses, rel=last)
 
 
 @pytest.mark.torchrun
 def test_mxfp8_trains_as_fp32_does_within_its_rounding(shown: dict[str, Shown]) -> None:
     for name in shown.keys() - {"fp32"}:
         assert shown[name].formats == ["torch.bfloat16"], name
-        close(shown[name], shown["fp32"], first=2e-4, norm=5e-3)
+        close(shown[name], shown["fp32"], first=2e-4, second=1e-3, last=3e-2, norm=5e-3)
 
 
 @pytest.mark.torchrun
 def test_layouts_train_as_one_process_does(shown: dict[str, Shown]) -> None:
     # Compiled, the rotation differs in its last bit.
     for name in (*TWO, "mxfp8 compiled"):
-        close(shown[name], shown["mxfp8"], first=5e-5, norm=1e-3)
+        close(shown[name], shown["mxfp8"], first=5e-5, second=2e-3, last=1e-2, norm=1e-3)
     assert shown["mxfp8 checkpointed"].losses == shown["mxfp8"].losses
 
 
