@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sweep.core.sweep_file import SweepFile
 
 _PATIENCE_S = 60.0
+_MOST_LISTED = 8  # --json names all
 
 
 def main(asked: Arguments) -> int:
@@ -95,7 +96,8 @@ def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], not
 
 def _listed(names: Iterable[str]) -> str:
     listed = list(names)
-    return f" ({', '.join(listed)})" if listed else ""
+    more = f" and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
+    return f" ({', '.join(listed[:_MOST_LISTED])}{more})" if listed else ""
 
 
 def _meeting(text: str, content: SweepFile) -> list[str]:

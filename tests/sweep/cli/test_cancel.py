@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,14 @@ def test_a_cancel_needs_the_run_directory_only(grid: list[str], capsys: pytest.C
     assert "held back 1 repeat not in the queue" in capsys.readouterr().err
     assert main(["cancel", "--where", "nodes > 1", RUN_DIR]) == 0
     assert "cancelled already" in capsys.readouterr().err
+
+
+def test_many_cells_are_counted_and_only_some_are_named(
+    grid: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweep.cli.cancel._MOST_LISTED", 1)
+    assert main(["cancel", "--all", RUN_DIR]) == 0
+    assert re.search(r"held back 2 repeats not in the queue \(\w+/1 and 1 more\)", capsys.readouterr().err)
 
 
 def test_a_condition_that_no_cell_meets_is_told_from_cells_that_are_over(
