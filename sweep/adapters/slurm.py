@@ -34,7 +34,7 @@ from sweep.core.attempt import ABSENT, Outcome, Phase, slurm_state
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from sweep.core.attempt import JobReport, JobRun
     from sweep.core.site import Site
@@ -61,6 +61,7 @@ class SlurmScheduler:
         user: Whose jobs are looked at; by default the numeric id of who runs this, which no variable can falsify.
         commands: Runs Slurm's commands; by default in this process's environment.
         python: Interpreter on the compute nodes where the submission names none.
+        now: Gives Unix time.
 
     Raises:
         SchedulerError: If a setting cannot be put into a job script, or Slurm's commands are not here.
@@ -73,6 +74,7 @@ class SlurmScheduler:
         user: str | None = None,
         commands: SlurmCommands | None = None,
         python: str = sys.executable,
+        now: Callable[[], float] = time.time,
     ) -> None:
         check_site(spec)
         self._spec = spec
@@ -80,7 +82,7 @@ class SlurmScheduler:
         self._commands = commands or SlurmCommands(os.environ)
         self._commands.require("sbatch", "squeue", "scancel", *(["sacct"] if spec.sacct else []))
         self._python = python
-        self._site = SlurmSite(spec, self._commands, self._user)
+        self._site = SlurmSite(spec, self._commands, self._user, now=now)
 
     @property
     def keeps_jobs(self) -> bool:

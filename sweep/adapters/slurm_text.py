@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import JobReport, JobRun, Phase, slurm_state
+from sweep.core.attempt import ABSENT, JobReport, JobRun, Phase, slurm_state
 from sweep.core.hostlist import expand_hostlist
 
 if TYPE_CHECKING:
@@ -230,25 +230,22 @@ def parse_exit_code(text: str) -> int | None:
 def best_report(job_id: str, queue: Rows, accounting: Rows) -> JobReport | None:
     """The word that counts on one job: the more specific one, and the queue's before accounting's, which lags.
 
-    Of a cancelled job only accounting says by whom.
+    Of a cancelled job only accounting says by whom. A job that accounting alone says is alive is absent: the queue has
+    all that are. Either accounting has not heard of its end yet, or, where the controller has lost it, never will.
     """
-    found = _best_report(job_id, queue, accounting)
+    told = accounting.exact.get(job_id) or accounting.rest.get(base_of(job_id))
+    found = _best_report(job_id, queue, accounting, told)
     if found is None or found.state != "CANCELLED":
         return found
-    told = accounting.exact.get(job_id) or accounting.rest.get(base_of(job_id))
     return replace(found, state=told.state) if told is not None and told.state.startswith("CANCELLED by ") else found
 
 
-def _best_report(job_id: str, queue: Rows, accounting: Rows) -> JobReport | None:
-    base = base_of(job_id)
-    candidates: Iterable[JobReport | None] = (
-        queue.exact.get(job_id),
-        _if_ended(accounting.exact.get(job_id)),
-        queue.rest.get(base),
-        _unless_requeued(accounting.exact.get(job_id)),
-        _unless_requeued(accounting.rest.get(base)),
-    )
+def _best_report(job_id: str, queue: Rows, accounting: Rows, told: JobReport | None) -> JobReport | None:
+    base, exact = base_of(job_id), accounting.exact.get(job_id)
+    candidates = (queue.exact.get(job_id), _if_ended(exact), queue.rest.get(base), _if_ended(told))
     found = next((report for report in candidates if report is not None), None)
+    if found is None and told is not None:
+        return replace(ABSENT, state=told.state)
     return _REMOVED if found is None and base != job_id and base in accounting.arrays else found
 
 
@@ -259,14 +256,6 @@ _REMOVED = JobReport(
     is_inferred=True,
 )
 """Slurm 22.05 keeps no record of an array's task that is cancelled while it waits, as long as others are there."""
-
-
-def _unless_requeued(report: JobReport | None) -> JobReport | None:
-    """Accounting's word, unless it is that a job was put back into the queue: there the queue would have it.
-
-    It stays accounting's last word on a job that was cancelled while its processes ended (seen with Slurm 22.05).
-    """
-    return None if report is not None and report.state == "REQUEUED" else report
 
 
 def _if_ended(report: JobReport | None) -> JobReport | None:

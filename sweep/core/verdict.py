@@ -133,7 +133,8 @@ def _with_problem(text: str, evidence: Evidence) -> str:
 
 def _lost_reason(report: JobReport) -> str:
     if report.phase is Phase.ABSENT:
-        return f"the scheduler does not know the job{f': {report.reason}' if report.reason else ''}"
+        said = f", although accounting says {report.state}" if report.state else ""
+        return f"the scheduler does not know the job{said}{f': {report.reason}' if report.reason else ''}"
     code = "" if report.exit_code is None else f" (exit code {report.exit_code})"
     return f"the job was ended{code} without a result, and nothing says why"
 

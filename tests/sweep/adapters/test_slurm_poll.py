@@ -80,7 +80,7 @@ def test_memory_that_cannot_be_asked_for_leaves_the_job_failed(slurm: FakeSlurm)
 def test_a_job_that_was_requeued_and_is_not_in_the_queue_does_not_wait_there(slurm: FakeSlurm) -> None:
     """It was cancelled while its processes ended: accounting says no more of it, ever."""
     slurm.answers("sacct", out="42|job|REQUEUED|node1|100|200|0:0|None\n")
-    assert slurm.scheduler().poll(["42"], since=NOW) == {"42": ABSENT}
+    assert slurm.scheduler().poll(["42"], since=NOW) == {"42": replace(ABSENT, state="REQUEUED")}
     slurm.answers("squeue", out="42|job|PENDING||N/A|N/A|BeginTime\n")
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].phase is Phase.PENDING
 
@@ -98,9 +98,13 @@ def test_the_queues_end_is_believed_before_accountings_running(slurm: FakeSlurm)
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "FAILED"
 
 
-def test_a_job_that_only_accounting_knows_to_run_is_alive(slurm: FakeSlurm) -> None:
-    slurm.answers("sacct", out="42|job|RUNNING|node1|100|Unknown|0:0|None\n")
-    assert slurm.scheduler().poll(["42"], since=NOW)["42"].phase is Phase.RUNNING
+@pytest.mark.parametrize(
+    "row", ["42_1|job|RUNNING|node1|100|Unknown", "42_[0-1]|job|PENDING|||", "42_[0,1...%1]|job|PENDING|||"]
+)
+def test_a_job_that_only_accounting_says_is_alive_is_absent(slurm: FakeSlurm, row: str) -> None:
+    """A controller that lost its state leaves such a row for ever; the queue has all that are alive."""
+    slurm.answers("sacct", out=f"{row}|0:0|None\n")
+    assert slurm.scheduler().poll(["42_1"], since=NOW)["42_1"] == replace(ABSENT, state=row.split("|")[2])
 
 
 @pytest.mark.parametrize("row", ["42_[2,5,7-9,...]", "42_[2,5...%1]", "42_[2,5,7"])
@@ -123,7 +127,7 @@ def test_a_task_that_its_array_goes_on_without_was_cancelled_while_it_waited(slu
     reports = slurm.scheduler().poll(["114_0", "114_1", "114_2", "115_1"], since=NOW)
     assert [report.state for report in reports.values()] == ["RUNNING", "CANCELLED", "PENDING", ""]
     slurm.answers("sacct", out="114_0|s|RUNNING|node1|100|Unknown|0:0|None\n114_[2,3...%1]|s|PENDING||||0:0|None\n")
-    assert slurm.scheduler().poll(["114_1"], since=NOW)["114_1"].phase is Phase.PENDING, "a list that is cut short"
+    assert slurm.scheduler().poll(["114_1"], since=NOW)["114_1"].phase is Phase.ABSENT, "a list that is cut short"
 
 
 @pytest.mark.parametrize(
