@@ -80,12 +80,21 @@ class Endings:
                 key=attempt.key,
                 outcome=verdict.outcome,
                 reason=verdict.reason,
-                gpu_seconds=_gpu_seconds(attempt, report, launched, earlier_s),
+                gpu_seconds=self._gpu_seconds(attempt, report, launched, earlier_s),
                 evidence={**_as_data(evidence, errors), "blamed": blamed},
             )
         )
         self._write_blame(attempt.key, verdict, blamed)
         session.reporter.ended(attempt.key, verdict)
+
+    def _gpu_seconds(
+        self, attempt: AttemptState, report: JobReport, launched: AttemptFile | None, earlier_s: float
+    ) -> float | None:
+        """GPU-seconds that an attempt held, runs before a requeue included; None where they are not known."""
+        is_absent = report.phase is Phase.ABSENT
+        if is_absent and launched is not None and self._requeues.is_counted(attempt, launched, report):
+            return earlier_s * attempt.gpus  # it was forgotten before it began again
+        return _gpu_seconds(attempt, report, launched, earlier_s)
 
     def _submission_problem(self, attempt: AttemptState) -> str:
         """Why a job that began could not know what to run; empty where that is no reason."""

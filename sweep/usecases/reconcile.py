@@ -125,7 +125,7 @@ class Reconciler:
         """Whether an attempt is to be ended now; looks after it where it is not."""
         self._watch.look_after(attempt, report)
         if report.phase is Phase.ENDED:
-            if not self._session.has_result(attempt.key) and self._look_up.follow(attempt):
+            if self._look_up.follow(attempt):
                 return False
             return self._is_settled(attempt, report, self._gone.lasting(attempt, Phase.ENDED, ended_at=report.ended_at))
         if report.phase is Phase.ABSENT:

@@ -83,8 +83,15 @@ class Requeues:
         noticed = attempt.earlier_gpu_seconds / attempt.gpus if attempt.gpus else 0.0
         return max(noticed, self._seconds_by_files(attempt, report))
 
+    def is_counted(self, attempt: AttemptState, latest: AttemptFile, report: JobReport) -> bool:
+        """Whether the run of a job's latest launcher is among those before a requeue that were noticed already."""
+        files = [*self._session.run_dir.earlier_runs(attempt.key), latest]
+        return 0 < self._seconds_of(files, report) * attempt.gpus <= attempt.earlier_gpu_seconds
+
     def _seconds_by_files(self, attempt: AttemptState, report: JobReport) -> float:
-        files = self._files_of_earlier(attempt, report)
+        return self._seconds_of(self._files_of_earlier(attempt, report), report)
+
+    def _seconds_of(self, files: Sequence[AttemptFile], report: JobReport) -> float:
         return sum(max(0.0, self._end_of(run, files[n + 1 :], report) - run.started_at) for n, run in enumerate(files))
 
     def _end_of(self, run: AttemptFile, later: Sequence[AttemptFile], report: JobReport) -> float:

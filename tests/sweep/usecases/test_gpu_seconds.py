@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sweep.core.attempt import JobRun
 from sweep.core.ledger import Ended, Requeued
-from tests.sweep.usecases.world import World
+from tests.sweep.usecases.world import CLUSTER, World
 
 
 def test_gpu_seconds_of_an_attempt_are_its_time_times_its_gpus(world: World) -> None:
@@ -88,3 +88,26 @@ def test_what_requeued_jobs_used_that_end_together_is_asked_for_once(world: Worl
     assert [used[world.scheduler.keys[job]] for job in jobs] == [
         (number + 100) * gpus[world.scheduler.keys[job]] for number, job in enumerate(jobs, 1)
     ]
+
+
+def test_a_requeued_job_that_is_forgotten_before_it_began_again_is_charged_once(world: World) -> None:
+    orchestrator, job = world.one_job()
+    world.launched(job, started_at=10.0, ended_at=40.0)
+    for state in ("RUNNING", "PENDING"):
+        world.scheduler.say(job, state, started_at=10.0 if state == "RUNNING" else None)
+        orchestrator.step()
+    del world.scheduler.states[job]
+    world.look_twice(orchestrator, between_s=CLUSTER.lost_after_s)
+    assert [event.gpu_seconds for event in world.events(Ended)] == [30.0]
+
+
+def test_what_is_settled_is_what_the_job_used_that_ran_it_not_its_double(world: World) -> None:
+    """The submission was in the queue twice, and the one that is watched came too late."""
+    orchestrator, watched = world.one_job()
+    (name,) = world.scheduler.by_name
+    world.run_dir.claims[name] = "7"
+    world.scheduler.say("7", "COMPLETED", started_at=100.0, ended_at=160.0)
+    world.finish(watched, "FAILED")
+    world.scheduler.say(watched, "FAILED", started_at=170.0, ended_at=172.0)
+    world.look_on(orchestrator, times=2)
+    assert [event.gpu_seconds for event in world.events(Ended)] == [60.0]
