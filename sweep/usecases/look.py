@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from sweep.core.policy import Policy
 from sweep.core.site import UNLIMITED
@@ -85,7 +85,7 @@ def _session(history: History, run_dir: RunDirectory, scheduler: Scheduler, cloc
         run_name="",
         scheduler=_OnlyAsked(scheduler),
         ledger=_Forgetful(),
-        run_dir=run_dir,
+        run_dir=cast("RunDirectory", _OnlyRead(run_dir)),
         clock=clock,
         reporter=_Silent(),
         sources=Sources(directory="", digest=""),
@@ -130,6 +130,19 @@ class _Silent:
 
     def note(self, text: str) -> None:
         pass
+
+
+@dataclass(frozen=True, slots=True)
+class _OnlyRead:
+    """A run directory in which nothing is claimed."""
+
+    real: RunDirectory
+
+    def withdraw(self, name: str) -> str:
+        return self.real.job_that_began(name) or ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
 
 @dataclass(frozen=True, slots=True)

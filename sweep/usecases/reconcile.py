@@ -127,7 +127,8 @@ class Reconciler:
         if report.phase is Phase.ENDED:
             if self._look_up.follow(attempt):
                 return False
-            return self._is_settled(attempt, report, self._gone.lasting(attempt, Phase.ENDED, ended_at=report.ended_at))
+            ended_for_s = self._gone.lasting(attempt, Phase.ENDED, ended_at=report.ended_at)
+            return self._is_settled(attempt, report, ended_for_s) and self._cannot_begin(attempt, report)
         if report.phase is Phase.ABSENT:
             return self._session.has_result(attempt.key) or (
                 self._gone.lasting(attempt, Phase.ABSENT) >= self._session.cluster.lost_after_s
@@ -135,6 +136,17 @@ class Reconciler:
             )
         self._gone.is_back(attempt)
         return False
+
+    def _cannot_begin(self, attempt: AttemptState, report: JobReport) -> bool:
+        """Whether no job runs an attempt whose own has ended: one that never began may be in the queue twice."""
+        session = self._session
+        beside = session.history.submissions[attempt.submission]
+        may_begin = (one for one in beside if one.in_flight and one is not attempt)
+        if session.run_dir.attempt_file(attempt.key) is not None or any(
+            self._reports.get(str(one.job_id), ABSENT).phase is not Phase.ENDED for one in may_begin
+        ):
+            return True
+        return self._look_up.is_barred(attempt, report)
 
     def _is_gone_for_good(self, attempt: AttemptState, report: JobReport) -> bool:
         """Whether a job that is absent cannot begin any more; else it could run beside the next attempt's."""

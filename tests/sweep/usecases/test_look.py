@@ -31,6 +31,7 @@ def test_what_has_ended_is_judged_and_nothing_is_written(world: World) -> None:
     look = looked(world, history)
     assert world.ledger.lines == before
     assert world.scheduler.cancelled == []
+    assert world.run_dir.claims == {}
     assert look.unrecorded == {world.scheduler.keys[measured], world.scheduler.keys[failed]}
     outcomes = {history.attempt(world.scheduler.keys[job]).outcome for job in (measured, failed)}  # type: ignore[union-attr]
     assert outcomes == {Outcome.SUCCEEDED, Outcome.TIMEOUT}

@@ -88,6 +88,20 @@ def test_of_a_submission_that_is_in_the_queue_twice_the_job_that_began_it_is_wat
     assert [event.jobs for event in world.events(Submitted)] == [(job,), ("77",)]
 
 
+@pytest.mark.parametrize("cells", [1, 2])
+def test_of_a_submission_that_is_in_the_queue_twice_none_begins_once_the_watched_one_ended_before_it_could(
+    world: World, cells: int
+) -> None:
+    """Else the other would run beside the next attempt's, or against the user's cancel."""
+    orchestrator = world.begun(*several(cells))
+    (name,) = world.scheduler.by_name
+    for job in world.scheduler.live_jobs():
+        assert name not in world.run_dir.claims, "while others of its array may begin, it is theirs"
+        world.scheduler.say(job, "CANCELLED by 1000", started_at=None)
+        world.look_twice(orchestrator)
+    assert world.run_dir.claims == {name: ""}
+
+
 def test_a_submission_is_withdrawn_before_it_is_given_back_so_that_no_late_job_of_it_begins(world: World) -> None:
     world.set_cells(tiny_cell())
     name = _reserved_and_never_heard_of(world)
