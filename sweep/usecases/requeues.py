@@ -104,9 +104,10 @@ class Requeues:
 
     def _files_of_earlier(self, attempt: AttemptState, report: JobReport) -> Sequence[AttemptFile]:
         """What launchers of earlier runs wrote: of a job that waits (again), all of them."""
-        run_dir = self._session.run_dir
-        earlier, latest = run_dir.earlier_runs(attempt.key), run_dir.attempt_file(attempt.key)
-        if latest is None or not self._is_of_earlier(latest, report):
+        run_dir, latest = self._session.run_dir, self._session.run_dir.attempt_file(attempt.key)
+        # A submission that is in the queue twice may be run by the other job.
+        earlier = [run for run in run_dir.earlier_runs(attempt.key) if run.job_id == attempt.job_id]
+        if latest is None or latest.job_id != attempt.job_id or not self._is_of_earlier(latest, report):
             return earlier
         return [*earlier, latest]
 

@@ -107,7 +107,10 @@ def test_what_is_settled_is_what_the_job_used_that_ran_it_not_its_double(world: 
     (name,) = world.scheduler.by_name
     world.run_dir.claims[name] = "7"
     world.scheduler.say("7", "COMPLETED", started_at=100.0, ended_at=160.0)
+    world.launched(watched, job_id="7", started_at=102.0, ended_at=159.0)
     world.finish(watched, "FAILED")
+    world.scheduler.say(watched, "RUNNING", started_at=170.0)
+    orchestrator.step()
     world.scheduler.say(watched, "FAILED", started_at=170.0, ended_at=172.0)
     world.look_on(orchestrator, times=2)
     assert [event.gpu_seconds for event in world.events(Ended)] == [60.0]
