@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 
 from sweep.adapters.run_dir import RunDir
 from sweep.adapters.slurm import SlurmScheduler
-from sweep.core.attempt import OUTCOME_RULES, AttemptKey, Outcome, StopKind
+from sweep.core.attempt import AttemptKey, Outcome, StopKind
 from sweep.core.cell import Cell, cell_id
 from sweep.core.history import AttemptState, fold
 from sweep.core.ledger import Event, Reopened, Submitted
+from sweep.core.outcome_rules import OUTCOME_RULES
 from sweep.core.plan import UNDER_WAY, ActionKind
 from sweep.core.policy import Policy
 from sweep.core.restraint import gpu_hours_committed
