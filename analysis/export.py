@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from analysis.bootstrap import CONFIDENCE, MIN_STEPS, N_DRAWS
+from analysis.frame import to_frame
 from sweep.core.record import FIGURES_DIR, TABLES_DIR
 from sweep.core.series import Envelope, SeriesKind
 from sweep.core.words import counted
@@ -59,24 +60,19 @@ def figure_path(table: Table, out: Path, suffix: str) -> Path:
 
 def to_csv(table: Table) -> str:
     """RFC 4180 with LF line ends and numbers at full precision; blank where nothing is known."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.columns)
-    for row in table.rows:
-        writer.writerow([_csv_field(row[name]) for name in table.columns])
-    return text.getvalue()
+    frame = to_frame(table)
+    for name, column in frame.items():
+        if isinstance(column.dtype, pd.BooleanDtype):
+            frame[name] = column.map({True: "true", False: "false"}, na_action="ignore")
+        elif isinstance(column.dtype, pd.StringDtype):
+            frame[name] = column.map(_safe_text, na_action="ignore")
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
-def _csv_field(value: Value) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        text = _one_line(value)
-        # A spreadsheet would run text that begins so as a formula; a reason may quote anything a log said.
-        return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
-    return repr(value)
+def _safe_text(value: str) -> str:
+    text = _one_line(value)
+    # A spreadsheet would run text that begins so as a formula; a reason may quote anything a log said.
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _one_line(text: str) -> str:

@@ -111,4 +111,4 @@ def test_a_python_without_the_extra_is_told_which_to_install(tmp_path: Path) -> 
     words = [sys.executable, "-S", "-m", "analysis", str(tmp_path)]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"analysis: numpy is not installed for {sys.executable}: install the extra 'analysis'.\n"
+    assert done.stderr == f"analysis: pandas is not installed for {sys.executable}: install the extra 'analysis'.\n"
