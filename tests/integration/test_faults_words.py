@@ -32,10 +32,7 @@ ERROR_WITH_0 = NTH.format(name="squeue") + (
 LATE_AND_FORGETFUL = NTH.format(name="squeue") + f"[ $n -le 8 ] && exit 0; {FORGETFUL}"
 EMPTY_AT_FIRST = NTH.format(name="sacct") + r'[ $n -gt 5 ] && exec "$REAL" "$@"; exit 0'
 STALE_AT_FIRST = (
-    NTH.format(name="sacct")
-    # It may not even know them yet.
-    + r'until [ $("$REAL" "$@" | grep -c -E "^[0-9]+_[0-9]+\|") -ge 3 ]; do sleep 0.2; done; '
-    + r'"$REAL" "$@" | { [ $n -gt 15 ] && cat || sed -E "s/\|COMPLETED\|/|RUNNING|/"; }'
+    NTH.format(name="sacct") + r'"$REAL" "$@" | { [ $n -gt 15 ] && cat || sed -E "s/\|COMPLETED\|/|RUNNING|/"; }'
 )
 
 
@@ -54,7 +51,7 @@ def test_odd_words_delay_a_sweep_and_change_nothing_of_it(
 ) -> None:
     """One cell ends without a result, so that the scheduler's word on it is needed."""
     # Where the queue says something of every job, none is absent for a moment: the first absence would be the last.
-    lost_after_s = {FORGETFUL: 2, LATE_AND_FORGETFUL: 60}.get(ways["squeue"], 0)
+    lost_after_s = 60 if ways["squeue"] in (FORGETFUL, LATE_AND_FORGETFUL) else 0
     run = fault_run(
         slurm, tmp_path, "words", *CELLS, plan={"64": "no_result"}, seconds=1, result_grace_s=1.0,
         lost_after_s=lost_after_s,
