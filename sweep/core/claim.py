@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 
 from sweep.core.record import SUBMISSIONS_DIR, RecordError, parse_object, render
@@ -40,6 +41,11 @@ class Claim:
         if not isinstance(job_id, str) or not isinstance(time, int | float) or not isinstance(host, str):
             raise RecordError("the claim is damaged")
         return cls(job_id=job_id, time=float(time), host=host)
+
+
+def shared_id(job_id: str) -> str:
+    """The id that all tasks of a submission share: 42 of 42_7, and of the local cluster's NAME.7 the name."""
+    return re.sub(r"[_.]\d+$", "", job_id)
 
 
 def claim_file(name: str) -> str:

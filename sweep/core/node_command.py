@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sweep.core.claim import shared_id
 from sweep.core.environment import scrubbed
 from sweep.core.record import attempt_dir, restart_dir
 from sweep.core.spec import Runner
@@ -64,8 +65,8 @@ class Node:
 
     @property
     def shared_job_id(self) -> str:
-        """The id that all tasks of the submission share: 42 of 42_7, and of the local cluster's NAME.7 the name."""
-        return re.sub(r"[_.]\d+$", "", self.job_id)
+        """The id that all tasks of the submission share."""
+        return shared_id(self.job_id)
 
     @property
     def key(self) -> AttemptKey:

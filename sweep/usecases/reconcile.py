@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempt import ABSENT, JobReport, Phase
 from sweep.core.cancel import unfinished
+from sweep.core.claim import shared_id
 from sweep.core.ledger import CancelRequested
 from sweep.core.verdict import first_cause, is_consequence
 from sweep.ports import SchedulerError
@@ -61,12 +63,35 @@ class Reconciler:
         """Take up cancel requests, look for lost submissions, and end every attempt that is over."""
         self._take_up_cancel_requests()
         self._look_up.look()
-        flying = [attempt for attempt in self._session.history.in_flight() if attempt.job_id is not None]
+        with_job = [attempt for attempt in self._session.history.in_flight() if attempt.job_id is not None]
+        flying = self._end_those_replaced(with_job)
         if flying:
             self.settle_by(flying, self._poll(flying))
         else:
             self._reports = {}
         self._gone.write_down()
+
+    def _end_those_replaced(self, flying: Sequence[AttemptState]) -> Sequence[AttemptState]:
+        """End attempts whose job's id is a later submission's by now; gives the others.
+
+        A controller that has lost its state gives ids anew, and has no job any more that had one before.
+        """
+        owners: dict[str, dict[str, None]] = {}
+        for attempt in flying:
+            owners.setdefault(shared_id(str(attempt.job_id)), {})[attempt.submission] = None
+        if all(len(names) == 1 for names in owners.values()):
+            return flying
+        order = {name: number for number, name in enumerate(self._session.history.submissions)}
+        latest = {job: max(names, key=order.__getitem__) for job, names in owners.items()}
+        over, left = [], []
+        for attempt in flying:
+            owner = latest[shared_id(str(attempt.job_id))]
+            if owner == attempt.submission:
+                left.append(attempt)
+            elif self._look_up.is_barred(attempt, ABSENT):
+                over.append((attempt, replace(ABSENT, reason=f"{attempt.job_id} is now the id of {owner}")))
+        self._endings.record(over)
+        return left
 
     def settle_by(self, flying: Sequence[AttemptState], reports: Mapping[str, JobReport] | None) -> None:
         """End those attempts that are over by these reports of their jobs (None: the scheduler could not be asked)."""

@@ -6,9 +6,10 @@ import pytest
 
 from sweep.core.attempt import Outcome
 from sweep.core.ledger import Ended, Released, Submitted
+from sweep.core.plan import ActionKind
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import exit_code
-from tests.fakes import Crash, result_of, tiny_cell
+from tests.fakes import Crash, FakeScheduler, result_of, tiny_cell
 from tests.sweep.usecases.world import CLUSTER, World, several
 
 
@@ -86,6 +87,18 @@ def test_of_a_submission_that_is_in_the_queue_twice_the_job_that_began_it_is_wat
     world.finish("77")
     assert exit_code(orchestrator.step()) == 0
     assert [event.jobs for event in world.events(Submitted)] == [(job,), ("77",)]
+
+
+def test_of_two_attempts_whose_jobs_have_one_id_the_later_has_it_and_the_other_is_lost(world: World) -> None:
+    """The controller lost its state, and began to count anew."""
+    world.begun(tiny_cell())
+    (lost,) = world.scheduler.keys.values()
+    world.scheduler = FakeScheduler(clock=world.clock)
+    orchestrator = world.begun(tiny_cell(), tiny_cell(seq_len=64))
+    assert list(world.scheduler.keys) == ["101"], "as the lost one"
+    world.scheduler.say("101", "RUNNING")
+    assert orchestrator.step().counts()[ActionKind.WAIT] == 1
+    assert [(event.key, event.outcome) for event in world.events(Ended)] == [(lost, Outcome.LOST)]
 
 
 @pytest.mark.parametrize("cells", [1, 2])
