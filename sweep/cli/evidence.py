@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.blame import evidence_of, standing
 from sweep.core.record import attempt_dir
+from sweep.core.waiting import waits_for
 from sweep.core.words import counted
 
 if TYPE_CHECKING:
@@ -18,20 +19,22 @@ if TYPE_CHECKING:
     from sweep.core.history import AttemptState, History
     from sweep.core.sweep_file import SweepFile
     from sweep.ports import RunDirectory
+    from sweep.usecases.look import Look
 
 
 def attempts_as_json(
-    cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory
+    cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory, look: Look
 ) -> list[dict[str, object]]:
-    """Every attempt at a cell, with the evidence that its outcome rests on, or how far it is."""
+    """Every attempt at a cell, with the evidence that its outcome rests on, or what it waits for, or how far it is."""
     found = []
     for repeat in range(1, content.repeats + 1):
         for attempt in history.of(cell_id, repeat).attempts:
-            found.append({**_as_data(attempt), "running": _running(attempt, run_dir)})
+            found.append({**_as_data(attempt, look), "running": _running(attempt, run_dir)})
     return found
 
 
-def _as_data(attempt: AttemptState) -> dict[str, object]:
+def _as_data(attempt: AttemptState, look: Look) -> dict[str, object]:
+    report = look.reports.get(attempt.job_id or "") if attempt.in_flight else None
     return {
         "repeat": attempt.key.repeat,
         "attempt": attempt.key.attempt,
@@ -44,6 +47,8 @@ def _as_data(attempt: AttemptState) -> dict[str, object]:
         "outcome": None if attempt.outcome is None else attempt.outcome.value,
         "reason": attempt.reason,
         "gpu_seconds": attempt.gpu_seconds,
+        "recorded": attempt.key not in look.unrecorded,
+        "waits_for": None if report is None else waits_for(report) or None,
         "evidence": dict(attempt.evidence),
     }
 
@@ -64,10 +69,13 @@ def _running(attempt: AttemptState, run_dir: RunDirectory) -> dict[str, object] 
     }
 
 
-def print_attempts(console: Console, cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory) -> None:
+def print_attempts(
+    console: Console, cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory, look: Look
+) -> None:
     """Every attempt at a cell: when, where, how it ended, and the evidence in the order in which it decides."""
-    for attempt in attempts_as_json(cell_id, content, history, run_dir):
+    for attempt in attempts_as_json(cell_id, content, history, run_dir, look):
         title = f"repeat {attempt['repeat']} attempt {attempt['attempt']}: {attempt['outcome'] or attempt['state']}"
+        title += "" if attempt["recorded"] else " (not recorded yet)"
         console.print(f"[bold]{title}[/bold]", highlight=False)
         for name, text in _facts(attempt):
             if text:
@@ -85,6 +93,7 @@ def _facts(attempt: Mapping[str, object]) -> list[tuple[str, str]]:
         ("decided", _when(attempt["ended_at"])),
         ("used", "" if not isinstance(used, int | float) else f"{used / 3600:,.3f} GPU-hours"),
         ("folder", str(attempt["directory"])),
+        ("waits for", str(attempt["waits_for"] or "")),
         *_running_facts(attempt["running"]),
     ]
     if not evidence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sweep.cli.args import Arguments
     from sweep.core.history import History
     from sweep.core.sweep_file import SweepFile
+    from sweep.usecases.look import Look
 
 
 def main(asked: Arguments) -> int:
@@ -43,8 +45,7 @@ def main(asked: Arguments) -> int:
 
 def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
     holder = current_holder(Path(run_dir.path))
-    # Whoever watches writes down what ends; of a run that nobody watches the scheduler is asked.
-    look = (look_over_run if holder is None else look_at_queue)(history, content, run_dir)
+    look = _look(history, content, run_dir)
     listed = statuses(content, history, run_dir, look=look, is_watched=holder is not None)
     out, err = consoles()
     console = err if asked.as_json else out
@@ -76,18 +77,28 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)
 
 
+def _look(history: History, content: SweepFile, run_dir: RunDir) -> Look:
+    """What the scheduler says; who watches writes down what ends, else it is judged here."""
+    is_watched = current_holder(Path(run_dir.path)) is not None
+    return (look_at_queue if is_watched else look_over_run)(history, content, run_dir)
+
+
 def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
-    out, _ = consoles()
+    out, err = consoles()
     cells = cells_named(asked.cells, content)
+    look = _look(history, content, run_dir)
+    look = replace(look, unrecorded=frozenset(key for key in look.unrecorded if key.cell_id in cells))
     if asked.as_json:
         found = [
-            {"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history, run_dir)} for cell in cells
+            {"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history, run_dir, look)}
+            for cell in cells
         ]
         print(json.dumps({"cells": found}))
         return
     for cell in cells:
         out.print(f"cell {cell} ({views.describe(content.cells[cell])})", highlight=False, soft_wrap=True)
-        evidence.print_attempts(out, cell, content, history, run_dir)
+        evidence.print_attempts(out, cell, content, history, run_dir, look)
+    print_notes(err, views.look_notes(look))
 
 
 def _nodes(asked: Arguments, content: SweepFile) -> int:

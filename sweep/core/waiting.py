@@ -1,4 +1,4 @@
-"""What a person can do about a job that waits until somebody releases it."""
+"""Why a job waits, in the scheduler's word, and what a person can do about one that somebody must release."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def held_hint(report: JobReport) -> str:
         return ""
     words = (report.state.lower(), report.reason.strip().lower().strip("()").replace("_", " "), report.reason.lower())
     return next((HELD[word] for word in words if word in HELD), "")
+
+
+def waits_for(report: JobReport) -> str:
+    """Why a job waits, in the scheduler's word, and what can be done about it; empty for one that does not wait."""
+    if report.phase is not Phase.PENDING:
+        return ""
+    why = report.reason.strip("()").replace("None", "") or report.state
+    return "; ".join(filter(None, (why, held_hint(report))))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempt import Phase
 from sweep.core.plan import TO_SUBMIT, ActionKind, decide
 from sweep.core.restraint import HOLES
-from sweep.core.waiting import held_hint
+from sweep.core.waiting import waits_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -108,9 +108,8 @@ def _seen(status: RepeatStatus, look: Look) -> RepeatStatus:
     report = look.reports.get(attempt.job_id or "")
     if attempt.in_flight and report is not None and report.phase is Phase.ENDED:
         return replace(status, flight="ending")
-    if attempt.in_flight and report is not None and report.phase is Phase.PENDING:
-        why = report.reason.strip("()").replace("None", "") or report.state
-        return replace(status, waits_for="; ".join(filter(None, (why, held_hint(report)))))
+    if attempt.in_flight and report is not None:
+        return replace(status, waits_for=waits_for(report))
     return status
 
 

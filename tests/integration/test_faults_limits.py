@@ -77,11 +77,13 @@ def test_a_job_that_is_held_is_shown_with_what_can_be_done(slurm: SlurmUnderTest
     started = run.shell.start(*run.words)
     wait_for(run.in_queue, 60, "it is submitted")
     wait_for(lambda: "JobHeldUser" in str(run.shell.status(run.run_dir)["cells"]), 60, "status shows it")
-    shown = str(run.shell.status(run.run_dir)["cells"])
+    (held,) = run.shell.status(run.run_dir)["cells"]  # type: ignore[misc]  # JSON
+    of_cell = run.shell.run("status", held["cell"], f"run_dir={run.run_dir}").out
     slurm.run("scontrol", "release", *run.jobs())
     text, _ = started.communicate(timeout=120)
     assert started.returncode == 0, text
-    assert "`scontrol release JOB`" in shown
+    assert "`scontrol release JOB`" in str(held)
+    assert "`scontrol release JOB`" in of_cell
     assert "`scontrol release JOB`" in text
     run.audit()
 

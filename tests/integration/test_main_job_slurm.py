@@ -113,6 +113,8 @@ def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: Slur
         ("cancelled", "CANCELLED", False),
     ]
     assert seen["totals"]["unrecorded"] == 2
+    of_cell = shell.run("status", seen["cells"][1]["cell"], f"run_dir={run_dir}").out
+    assert "repeat 1 attempt 1: CANCELLED (not recorded yet)" in of_cell
     assert seen["totals"]["gpu_hours_spent"] > 0
     tables = shell.run("tables", f"run_dir={run_dir}")
     assert "2 attempts have ended since the run was left" in tables.err
