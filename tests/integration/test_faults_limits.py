@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,8 @@ def test_a_job_that_is_held_is_shown_with_what_can_be_done(slurm: SlurmUnderTest
     started = run.shell.start(*run.words)
     wait_for(run.in_queue, 60, "it is submitted")
     wait_for(lambda: "JobHeldUser" in str(run.shell.status(run.run_dir)["cells"]), 60, "status shows it")
-    (held,) = run.shell.status(run.run_dir)["cells"]  # type: ignore[misc]  # JSON
+    seen: dict[str, Any] = run.shell.status(run.run_dir)
+    (held,) = seen["cells"]
     of_cell = run.shell.run("status", held["cell"], f"run_dir={run.run_dir}").out
     slurm.run("scontrol", "release", *run.jobs())
     text, _ = started.communicate(timeout=120)
