@@ -474,7 +474,7 @@ POLICIES = st.builds(
     infer_oom=st.booleans(),
     max_concurrent_jobs=st.sampled_from([None, None, 1, 2]),
     max_concurrent_gpus=st.sampled_from([None, 2, 3]),
-    budget_gpu_hours=st.sampled_from([None, None, 0.2, 0.4, 1.0]),
+    budget_gpu_hours=st.sampled_from([None, 0.2, 0.4, 1.0]),
     watchdog_s=st.sampled_from([0.0, 120.0]),
     hopeless_after_s=st.just(60.0),
     pending_limit_h=st.sampled_from([None, 0.1]),
@@ -490,7 +490,7 @@ SITES = st.builds(
 )
 FATES = st.builds(
     Fate,
-    end=st.sampled_from([*End, End.MEASURED_LATE, End.REQUEUED, End.REQUEUED]),
+    end=st.sampled_from([*End, End.MEASURED_LATE, *[End.REQUEUED] * 4]),
     wait_s=st.sampled_from([1, 15, 70, 400]),
     run_s=st.sampled_from([1, 25, 100, 400]),
     late_s=st.sampled_from([0, 40, 200]),
