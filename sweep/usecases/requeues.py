@@ -68,13 +68,20 @@ class Requeues:
         requeued = [
             (attempt, report)
             for attempt, report in over
-            if attempt.earlier_gpu_seconds or self._files_of_earlier(attempt, report)
+            if attempt.earlier_gpu_seconds
+            or self._began_again(attempt, report)
+            or self._files_of_earlier(attempt, report)
         ]
         runs = self._runs_of([attempt for attempt, _ in requeued])
         return {
             str(attempt.job_id): self._settled(attempt, report, runs.get(str(attempt.job_id), ()))
             for attempt, report in requeued
         }
+
+    def _began_again(self, attempt: AttemptState, report: JobReport) -> bool:
+        """Whether a job that is over was seen in another run: it was requeued, and ended, since the look before."""
+        _, began = self._seen.get(str(attempt.job_id), (True, None))
+        return began is not None and report.started_at is not None and report.started_at != began
 
     def _settled(self, attempt: AttemptState, report: JobReport, runs: Sequence[JobRun]) -> float:
         told = _seconds_before(report, runs)

@@ -421,9 +421,12 @@ class Audit:
 
     def _unknown_s(self, run: Run) -> float:
         """GPU-seconds of a run that nobody may have been told of: a launcher's start, and what it was killed after."""
-        site = self.play.scenario.site
+        scenario = self.play.scenario
         assert run.ended_at is not None
-        killed_after_s = run.ended_at - run.last_file_at if site.lag_s or not site.sacct else 0.0
+        is_told = scenario.site.sacct and not scenario.site.lag_s and not scenario.spells
+        if not is_told and not run.job.runs[-1].has_begun:
+            return 5 * run.job.gpus + run.gpu_seconds  # requeued, and over before it had written anything
+        killed_after_s = 0.0 if is_told else run.ended_at - run.last_file_at
         return (5 + killed_after_s) * run.job.gpus
 
     def nothing_more_happens(self) -> None:

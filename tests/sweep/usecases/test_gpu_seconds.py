@@ -73,6 +73,18 @@ def test_a_job_that_is_cancelled_while_it_is_being_requeued_has_run_once(world: 
     assert [event.gpu_seconds for event in world.events(Ended)] == [720.0]
 
 
+def test_a_job_that_is_requeued_and_ends_between_two_looks_is_charged_for_both_runs(world: World) -> None:
+    """Its first launcher was killed, and its second never began."""
+    orchestrator, job = world.one_job()
+    world.launched(job, started_at=12.0)
+    world.scheduler.say(job, "RUNNING", started_at=10.0)
+    orchestrator.step()
+    world.scheduler.runs[job] = [JobRun(started_at=10.0, ended_at=40.0), JobRun(started_at=60.0, ended_at=62.0)]
+    world.scheduler.say(job, "NODE_FAIL", started_at=60.0, ended_at=62.0, nodes=("n1",))
+    world.look_twice(orchestrator)
+    assert [event.gpu_seconds for event in world.events(Ended)] == [32.0]
+
+
 def test_what_requeued_jobs_used_that_end_together_is_asked_for_once(world: World) -> None:
     orchestrator = world.begun()
     jobs = world.scheduler.live_jobs()
