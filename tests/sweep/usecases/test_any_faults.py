@@ -363,6 +363,8 @@ class Audit:
             allowed.add(Outcome.LOST)
         if job.is_forgotten and attempt.outcome is not Outcome.SUCCEEDED:
             return  # another one may have its id, and end in any way (ADR 0016)
+        if attempt.stop is not None and Sbatch.TAKEN_TWICE in self.play.scenario.sbatch:
+            allowed.add(Outcome.REJECTED_BY_SCHEDULER)  # the stop of the other, which waited for ever
         if job.restart and not run.has_begun:
             allowed.add(Outcome.PREEMPTED)  # what its run before the requeue has left is all that there is
         if job.killed_by is not None and job.cancelled_in is None:
