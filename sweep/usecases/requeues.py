@@ -79,9 +79,17 @@ class Requeues:
         }
 
     def _began_again(self, attempt: AttemptState, report: JobReport) -> bool:
-        """Whether a job that is over was seen in another run: it was requeued, and ended, since the look before."""
+        """Whether a job that is over may have been requeued since the last look: another run of it was seen, or wrote.
+
+        Where it is only that clocks differ, accounting says so.
+        """
         _, began = self._seen.get(str(attempt.job_id), (True, None))
-        return began is not None and report.started_at is not None and report.started_at != began
+        if report.started_at is None:
+            return False
+        latest = self._session.run_dir.attempt_file(attempt.key)
+        return (began or report.started_at) != report.started_at or (
+            latest is not None and latest.started_at < report.started_at
+        )
 
     def _settled(self, attempt: AttemptState, report: JobReport, runs: Sequence[JobRun]) -> float:
         told = _seconds_before(report, runs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sweep.core.attempt import JobRun
 from sweep.core.ledger import Ended, Requeued
 from tests.sweep.usecases.world import CLUSTER, World
@@ -73,12 +75,16 @@ def test_a_job_that_is_cancelled_while_it_is_being_requeued_has_run_once(world: 
     assert [event.gpu_seconds for event in world.events(Ended)] == [720.0]
 
 
-def test_a_job_that_is_requeued_and_ends_between_two_looks_is_charged_for_both_runs(world: World) -> None:
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_job_that_is_requeued_and_ends_between_two_looks_is_charged_for_both_runs(
+    world: World, is_seen: bool
+) -> None:
     """Its first launcher was killed, and its second never began."""
     orchestrator, job = world.one_job()
     world.launched(job, started_at=12.0)
-    world.scheduler.say(job, "RUNNING", started_at=10.0)
-    orchestrator.step()
+    if is_seen:
+        world.scheduler.say(job, "RUNNING", started_at=10.0)
+        orchestrator.step()
     world.scheduler.runs[job] = [JobRun(started_at=10.0, ended_at=40.0), JobRun(started_at=60.0, ended_at=62.0)]
     world.scheduler.say(job, "NODE_FAIL", started_at=60.0, ended_at=62.0, nodes=("n1",))
     world.look_twice(orchestrator)
