@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sweep.adapters.run_dir import RunDir
     from sweep.cli.args import Arguments
 
-_NEEDED = ("numpy", "scipy", "matplotlib")
+_NEEDED = ("pandas", "numpy", "scipy", "matplotlib")
 
 
 def main(asked: Arguments) -> int:
