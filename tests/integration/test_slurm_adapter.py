@@ -73,11 +73,14 @@ def scheduler(slurm: SlurmUnderTest, spec: SlurmSpec = SITE, **environ: str) -> 
 def watch(
     on: SlurmScheduler, jobs: tuple[str, ...], until: Callable[[JobReport], bool], timeout_s: float = 120
 ) -> Mapping[str, JobReport]:
-    """Poll until every job is as wanted; whatever is said on the way, no job may ever seem to be gone."""
+    """Poll until every job is as wanted; on the way no job may ever be unknown to both the queue and accounting.
+
+    One that has left the queue is absent until accounting, which then still says that it is alive, hears of its end.
+    """
     since, deadline = time.time(), time.monotonic() + timeout_s
     while True:
         reports = on.poll(jobs, since=since)
-        assert Phase.ABSENT not in {report.phase for report in reports.values()}
+        assert all(report.phase is not Phase.ABSENT or report.state for report in reports.values())
         if all(map(until, reports.values())):
             return reports
         assert time.monotonic() < deadline, reports
