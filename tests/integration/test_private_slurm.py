@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from functools import partial
 from pathlib import Path
@@ -148,6 +149,9 @@ def test_a_second_cluster_runs_beside_the_first_is_repaired_and_leaves_no_proces
 ) -> None:
     directory = tmp_path / ("a long [name] with, odd: characters # " + "x" * 120)
     other, mark = Cluster(directory), uuid.uuid4().hex
+    # A table as another server of databases has it there while it is at work.
+    temporary_table = Path(tempfile.gettempdir(), f"#sql-temptable-{mark}-1-3.MAI")
+    temporary_table.touch()
 
     def run(*words: str) -> None:
         subprocess.run([sys.executable, SCRIPT, *words, "--dir", directory], check=True, timeout=600)
@@ -155,6 +159,7 @@ def test_a_second_cluster_runs_beside_the_first_is_repaired_and_leaves_no_proces
     try:
         run("up", "--nodes", "1", "--gpus-per-node", "1", "--cpus-per-node", "2")
         assert slurm.cluster.up() is False  # undisturbed
+        assert temporary_table.exists()
         daemons = other.status().daemons
         assert set(daemons.values()).isdisjoint(slurm.cluster.status().daemons.values())
 
@@ -170,6 +175,7 @@ def test_a_second_cluster_runs_beside_the_first_is_repaired_and_leaves_no_proces
 
         other.run("sbatch", "--output=/dev/null", f"--wrap=export MARK={mark}; setsid sleep 600 & exec sleep 600")
     finally:
+        temporary_table.unlink(missing_ok=True)
         run("down", "--purge")
     assert not directory.exists()
     assert living_processes_that_mention(str(other.layout.run), str(directory), mark) == []

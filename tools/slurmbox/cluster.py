@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.slurmbox import ports
-from tools.slurmbox.daemons import START_TIMEOUT_S, STOP_TIMEOUT_S, Keeper, all_daemons
+from tools.slurmbox.daemons import START_TIMEOUT_S, STOP_TIMEOUT_S, Keeper, all_daemons, database_options
 from tools.slurmbox.errors import CannotRunHereError, PrivateSlurmError
 from tools.slurmbox.packages import ensure_packages, missing_packages
 from tools.slurmbox.process import SYSTEM_PATH, locked, tail, wait_until, write_file
@@ -226,7 +226,7 @@ class Cluster:
         """Create what the daemons expect in DIR; slurmd stops if its spool directory is missing."""
         root, base = self.layout.root, self.layout.base
         self.layout.run.mkdir(parents=True, exist_ok=True)
-        for name in ("etc", "state", "log", "dev", *(f"spool/{node}" for node in settings.node_names)):
+        for name in ("etc", "state", "log", "dev", "tmp", *(f"spool/{node}" for node in settings.node_names)):
             (root / name).mkdir(parents=True, exist_ok=True)
         if not base.is_symlink():
             base.symlink_to(root)
@@ -244,7 +244,7 @@ class Cluster:
         self._say("creating the accounting database")
         self._keeper.stop("mariadbd")
         shutil.rmtree(data, ignore_errors=True)
-        argv = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={self.layout.base}/db"]
+        argv = ["mariadb-install-db", *database_options(self.layout)]
         argv += ["--auth-root-authentication-method=socket", "--auth-root-socket-user=root", "--skip-test-db"]
         done = self.run(*argv, timeout_s=300, check=False)
         if done.returncode != 0:

@@ -58,9 +58,17 @@ def _munged(layout: Layout) -> Daemon:
     return Daemon(name="munged", argv=tuple(argv), probe=("munge", "-n", f"--socket={layout.munge_socket}"))
 
 
+def database_options(layout: Layout) -> list[str]:
+    """What every start of mariadbd is given, the one that makes the database included.
+
+    At its start it removes all temporary tables in its folder for them, which in /tmp may be another server's.
+    """
+    return ["--no-defaults", "--user=root", f"--datadir={layout.base}/db", f"--tmpdir={layout.base}/tmp"]
+
+
 def _mariadbd(layout: Layout) -> Daemon:
     """mariadbd, as root and without a TCP port: only root can log in, by its Unix identity."""
-    argv = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={layout.base}/db", "--skip-networking"]
+    argv = ["mariadbd", *database_options(layout), "--skip-networking"]
     argv += [f"--socket={layout.mysql_socket}", f"--pid-file={layout.run}/mariadbd.pid"]
     argv += ["--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900"]
     argv += ["--innodb-flush-log-at-trx-commit=2", "--performance-schema=OFF"]
