@@ -77,14 +77,16 @@ def close(one: Shown, other: Shown, *, first: float, second: float, last: float,
 def test_mxfp8_trains_as_fp32_does_within_its_rounding(shown: dict[str, Shown]) -> None:
     for name in shown.keys() - {"fp32"}:
         assert shown[name].formats == ["torch.bfloat16"], name
-        close(shown[name], shown["fp32"], first=2e-4, second=1e-3, last=3e-2, norm=5e-3)
+        close(shown[name], shown["fp32"], first=2e-4, second=5e-4, last=2e-2, norm=5e-3)
+        assert shown[name].grad_norms[1] == pytest.approx(shown["fp32"].grad_norms[1], rel=5e-3), name
 
 
 @pytest.mark.torchrun
 def test_layouts_train_as_one_process_does(shown: dict[str, Shown]) -> None:
-    # Compiled, the rotation differs in its last bit.
-    for name in (*TWO, "mxfp8 compiled"):
+    for name in TWO:
         close(shown[name], shown["mxfp8"], first=5e-5, second=2e-3, last=1e-2, norm=1e-3)
+    # Compiled, the rotation differs in its last bit.
+    close(shown["mxfp8 compiled"], shown["mxfp8"], first=5e-5, second=2e-3, last=5e-3, norm=1e-3)
     assert shown["mxfp8 checkpointed"].losses == shown["mxfp8"].losses
 
 
