@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.frame import DTYPES, to_frame
-from analysis.table import COLUMNS
+from analysis.frame import to_frame
 from tests.analysis.factory import RunDir, table_of
 
 if TYPE_CHECKING:
@@ -46,7 +45,3 @@ def test_axes_that_only_some_grids_have_are_of_the_narrowest_kind(tmp_path: Path
     )
     kinds = to_frame(table_of(run)).dtypes.astype(str).to_dict()
     assert (kinds["trainer.lr"], kinds["trainer.seed"]) == ("Float64", "Int64")
-
-
-def test_every_column_of_the_table_has_its_kind() -> None:
-    assert tuple(DTYPES) == COLUMNS
