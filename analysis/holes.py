@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import AttemptKey, Outcome
-from sweep.core.outcome_rules import OUTCOME_RULES
-from sweep.core.plan import TO_SUBMIT, Action, ActionKind, decide
-from sweep.core.verdict import first_cause
+from sweep.core.attempts.attempt import AttemptKey, Outcome
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES
+from sweep.core.attempts.verdict import first_cause
+from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind, decide
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from analysis.load import RunData
-    from sweep.core.history import AttemptState
+    from sweep.core.attempts.history import AttemptState
 
 MEASURED = OUTCOME_RULES[Outcome.SUCCEEDED].shown_as
 REJECTED = "rejected"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from sweep.core.attempt import ABSENT, AttemptKey, Outcome, RankError
-from sweep.core.history import AttemptState, History, RepeatHistory, fold
-from sweep.core.ledger import parse_event, read_lines
-from sweep.core.record import (
+from sweep.core.attempts.attempt import ABSENT, AttemptKey, Outcome, RankError
+from sweep.core.attempts.history import AttemptState, History, RepeatHistory, fold
+from sweep.core.attempts.ledger import parse_event, read_lines
+from sweep.core.attempts.verdict import Evidence, judge
+from sweep.core.records.record import (
     ATTEMPT_FILE,
     CELLS_DIR,
     ERROR_GLOB,
@@ -31,15 +32,14 @@ from sweep.core.record import (
     parse_error,
     restart_dir,
 )
-from sweep.core.sweep_file import SweepFile
-from sweep.core.verdict import Evidence, judge
+from sweep.core.records.sweep_file import SweepFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path, PurePosixPath
 
     from analysis.bootstrap import FloatArray
-    from sweep.core.cell import Cell
+    from sweep.core.cells.cell import Cell
 
 _Record = TypeVar("_Record")
 # Folders are found by name and believed by content: a result counts only where its own key leads to its folder.

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from analysis.load import Measurement
-    from sweep.core.cell import Cell
-    from sweep.core.device import Device
+    from sweep.core.cells.cell import Cell
+    from sweep.core.cells.device import Device
 
 PROFILE_FIELDS = ("compute_s", "comm_s", "comm_merged_s", "exposed_comm_s", "idle_s", "profiled_step_time_s")
 """What a row takes from ``Result.extra["profile"]``, under the same names, where a profile was made."""

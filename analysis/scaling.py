@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.bootstrap import Draws, FloatArray, Interval, interval
-from sweep.core.series import SeriesKind, SeriesSpec, is_baseline, key_axes, key_of, label_of
+from sweep.core.grids.series import SeriesKind, SeriesSpec, is_baseline, key_axes, key_of, label_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from analysis.reduce import Reduced
-    from sweep.core.cell import AxisValue
+    from sweep.core.cells.cell import AxisValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

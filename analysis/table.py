@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from analysis.holes import MEASURED, REJECTED, explain, gpu_hours
 from analysis.reduce import PROFILE_FIELDS, Reduced, reduce_cell
 from analysis.scaling import Entry, Standing, scale
-from sweep.core.cell import BatchRule, Cell
-from sweep.core.grid import AUTO, DEGREES, LEFT_OUT, Rejection
-from sweep.core.model import flops_per_token
-from sweep.core.record import attempt_dir
-from sweep.core.series import SeriesKind, varied_axes
+from sweep.core.cells.cell import BatchRule, Cell
+from sweep.core.cells.model_shape import flops_per_token
+from sweep.core.grids.grid import AUTO, DEGREES, LEFT_OUT, Rejection
+from sweep.core.grids.series import SeriesKind, varied_axes
+from sweep.core.records.record import attempt_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from analysis.bootstrap import Interval
     from analysis.load import RunData
-    from sweep.core.cell import AxisValue
-    from sweep.core.sweep_file import SweepFile
+    from sweep.core.cells.cell import AxisValue
+    from sweep.core.records.sweep_file import SweepFile
 
 Value = str | int | float | bool | None
 

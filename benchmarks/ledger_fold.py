@@ -14,15 +14,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.ledger_file import LedgerFile
-from sweep.core.attempt import AttemptKey, Outcome
-from sweep.core.history import fold
-from sweep.core.ledger import CancelRequested, Ended, Reserved, Submitted, render_event
+from sweep.adapters.files.ledger_file import LedgerFile
+from sweep.core.attempts.attempt import AttemptKey, Outcome
+from sweep.core.attempts.history import fold
+from sweep.core.attempts.ledger import CancelRequested, Ended, Reserved, Submitted, render_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sweep.core.ledger import Event
+    from sweep.core.attempts.ledger import Event
 
 LIMIT_S = 5.0
 LINES = 1_000_000

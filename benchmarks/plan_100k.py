@@ -19,16 +19,16 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from sweep.core.cell import BatchKind
-from sweep.core.grid import Grid, expand
-from sweep.core.history import History
-from sweep.core.model import ModelShape
-from sweep.core.plan import decide
+from sweep.core.attempts.history import History
+from sweep.core.cells.cell import BatchKind
+from sweep.core.cells.model_shape import ModelShape
+from sweep.core.decisions.plan import decide
+from sweep.core.grids.grid import Grid, expand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sweep.core.cell import AxisValue
+    from sweep.core.cells.cell import AxisValue
 
 LIMIT_S = 5.0
 LIMIT_MB = 500.0

@@ -26,14 +26,14 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from sweep.adapters.clock import SystemClock
-from sweep.adapters.ledger_file import LedgerFile
-from sweep.adapters.run_dir import RunDir
-from sweep.adapters.slurm import SlurmScheduler
-from sweep.adapters.slurm_commands import SlurmCommands
-from sweep.core.attempt import AttemptKey, Phase
-from sweep.core.ledger import Reserved, Submitted
-from sweep.core.record import attempt_dir
-from sweep.core.spec import ClusterSpec, SchedulerKind, SlurmSpec
+from sweep.adapters.files.ledger_file import LedgerFile
+from sweep.adapters.files.run_directory import RunDir
+from sweep.adapters.slurm.commands import SlurmCommands
+from sweep.adapters.slurm.scheduler import SlurmScheduler
+from sweep.core.attempts.attempt import AttemptKey, Phase
+from sweep.core.attempts.ledger import Reserved, Submitted
+from sweep.core.records.record import attempt_dir
+from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.usecases.reconcile import Reconciler
 from sweep.usecases.session import Session, Sources
 from tests.fakes import ListReporter, MemoryBlameBook

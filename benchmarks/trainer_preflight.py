@@ -14,12 +14,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from sweep.core.attempt import AttemptKey
-from sweep.core.cell import Cell, Parallelism, Schedule, cell_id
-from sweep.core.device import Device
-from sweep.core.model import ModelShape
-from sweep.core.preflight import Preflight
-from sweep.core.record import CELL_FILE, CellFile
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.cells.cell import Cell, Parallelism, Schedule, cell_id
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import ModelShape
+from sweep.core.records.preflight_record import Preflight
+from sweep.core.records.record import CELL_FILE, CellFile
 
 LIMIT_S = 60.0
 LIMIT_MB = 2000.0

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 from loops import ours, plain, titan
 
-from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings
-from sweep.core.model import ModelShape
+from sweep.core.cells.cell import Cell, Parallelism, Precision, TrainerSettings
+from sweep.core.cells.model_shape import ModelShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -154,7 +154,7 @@ def _in_turn(cell: Any, rank: int, device: torch.device, rounds: int, checkout: 
     import torch
     import torch.distributed as dist
 
-    from trainer.data import Share, source_of, stream
+    from trainer.data.batches import Share, source_of, stream
 
     is_gpu = device.type == "cuda"
     turn_of = _turn_on_gpu if is_gpu else _turn_on_host

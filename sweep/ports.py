@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import AttemptKey, JobReport, JobRun, Outcome, RankError
-    from sweep.core.blame import Blame
-    from sweep.core.ledger import Event
-    from sweep.core.record import AttemptFile, CellFile, Progress, Result
-    from sweep.core.site import Site
-    from sweep.core.submission import Submission
-    from sweep.core.sweep_file import SweepFile
+    from sweep.core.attempts.attempt import AttemptKey, JobReport, JobRun, Outcome, RankError
+    from sweep.core.attempts.blame import Blame
+    from sweep.core.attempts.ledger import Event
+    from sweep.core.jobs.submission import Submission
+    from sweep.core.records.record import AttemptFile, CellFile, Progress, Result
+    from sweep.core.records.sweep_file import SweepFile
+    from sweep.core.settings.site import Site
 
 
 class SchedulerError(Exception):
@@ -101,7 +101,8 @@ class Scheduler(Protocol):
         """What is known of each job, in a fixed number of calls whatever their number.
 
         Args:
-            job_ids: The jobs asked about; each is in the answer (:data:`sweep.core.attempt.ABSENT` where unknown).
+            job_ids: The jobs asked about; each is in the answer, by
+                :data:`sweep.core.attempts.attempt.ABSENT` where unknown.
             since: Unix time before which none of them was submitted.
             names: By job its submission's name: what has its id and is not of that submission is another job. Then
                 this one is absent, with the reason; of nothing else that is absent there is a reason.

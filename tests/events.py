@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sweep.core.attempt import AttemptKey, Outcome, Phase, StopKind
-from sweep.core.ledger import (
+from sweep.core.attempts.attempt import AttemptKey, Outcome, Phase, StopKind
+from sweep.core.attempts.ledger import (
     CancelRequested,
     Ended,
     Event,

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sweep.core.attempt import ABSENT, AttemptKey, JobReport, JobRun, Outcome, Phase, RankError, slurm_state
-from sweep.core.blame import Blame
-from sweep.core.cell import BatchKind, Cell, Parallelism, Precision, TrainerSettings
-from sweep.core.device import Device
-from sweep.core.grid import Point, Rejection
-from sweep.core.ledger import Event, parse_event, render_event
-from sweep.core.model import FlopConvention, ModelShape
-from sweep.core.record import AttemptFile, CellFile, Progress, RecordError, Result
-from sweep.core.series import SeriesKind, SeriesSpec
-from sweep.core.site import UNLIMITED, Site
-from sweep.core.spec import LaunchSpec
-from sweep.core.submission import Submission
-from sweep.core.sweep_file import SweepFile
-from sweep.core.verdict import Verdict
+from sweep.core.attempts.attempt import ABSENT, AttemptKey, JobReport, JobRun, Outcome, Phase, RankError, slurm_state
+from sweep.core.attempts.blame import Blame
+from sweep.core.attempts.ledger import Event, parse_event, render_event
+from sweep.core.attempts.verdict import Verdict
+from sweep.core.cells.cell import BatchKind, Cell, Parallelism, Precision, TrainerSettings
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import FlopConvention, ModelShape
+from sweep.core.grids.grid import Point, Rejection
+from sweep.core.grids.series import SeriesKind, SeriesSpec
+from sweep.core.jobs.submission import Submission
+from sweep.core.records.record import AttemptFile, CellFile, Progress, RecordError, Result
+from sweep.core.records.sweep_file import SweepFile
+from sweep.core.settings.site import UNLIMITED, Site
+from sweep.core.settings.spec import LaunchSpec
 from sweep.ports import Intent
 
 TINY = ModelShape(name="tiny", n_layers=2, hidden=32, n_heads=4, n_kv_heads=2, ffn_hidden=64, vocab_size=128)

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from sweep.core.attempt import ErrorClass
-from trainer import flight, node, refusal, tokens_file
-from trainer.failure import (
+from sweep.core.attempts.attempt import ErrorClass
+from trainer.data import tokens_file
+from trainer.device import placement as node
+from trainer.failure import flight_recorder as flight
+from trainer.failure.rank_failure import (
     EXIT_REFUSED,
     Reporter,
     StopWatcher,
@@ -20,7 +22,8 @@ from trainer.failure import (
     leave,
     reported,
 )
-from trainer.ranks import Ranks, speaks_for_all
+from trainer.process import refusal
+from trainer.process.ranks import Ranks, speaks_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     if arguments.preflight:
         # Its own module: it starts no ranks and answers on standard output.
-        from trainer import preflight_cli
+        from trainer.preflight import command as preflight_cli
 
         sys.exit(preflight_cli.main(arguments.cell, rank=arguments.rank, as_json=arguments.json))
     if arguments.out is None:
@@ -99,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except refusal.Refusal as refused:
             _refuse(str(refused), reporter, ranks, speaker=0)
         # Only now: importing torch takes seconds, and a login node that only asks has none.
-        from trainer import session
+        from trainer.training import session
 
         try:
             refusal.check_devices(file.device, session.names_on_node(file.device.type), ranks)

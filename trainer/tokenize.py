@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, NoReturn, Protocol
 
 import numpy as np
 
-from trainer.tokens_file import DTYPES, HEADER, header
+from trainer.data.tokens_file import DTYPES, HEADER, header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 def loop(cell: Any, rank: int, local_rank: int, device_type: str) -> Callable[[torch.Tensor], torch.Tensor | None]:
     """A function that takes one optimiser step on a step's tokens and returns their mean loss."""
-    from trainer import devices, session
-    from trainer.loop import Trainee
-    from trainer.optimizer import ShardedAdamW
-    from trainer.ranks import Ranks
+    from trainer.device import devices
+    from trainer.process.ranks import Ranks
+    from trainer.training import session
+    from trainer.training.loop import Trainee
+    from trainer.training.optimizer import ShardedAdamW
 
     compute = devices.claim(device_type, local_rank)
     model = session.build(cell, compute, Ranks(rank=rank, world_size=cell.gpus, local_world_size=cell.gpus))
@@ -26,8 +27,8 @@ def loop(cell: Any, rank: int, local_rank: int, device_type: str) -> Callable[[t
 
 def starting_weights(cell: Any, device: torch.device) -> dict[str, torch.Tensor]:
     """The whole weights that our loop starts from, by our names without ``.weight``."""
-    from trainer.init import materialize
-    from trainer.model import build_on_meta
+    from trainer.model.decoder import build_on_meta
+    from trainer.model.init import materialize
 
     model = build_on_meta(cell.model, cell.seq_len)
     materialize(model, device, None, seed=cell.trainer.seed)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.run_dir import RunDir, find_run_dirs
+from sweep.adapters.files.run_directory import RunDir, find_run_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.cli.args import Arguments
-    from sweep.core.spec import SweepSpec
-    from sweep.core.sweep_file import SweepFile
+    from sweep.core.records.sweep_file import SweepFile
+    from sweep.core.settings.spec import SweepSpec
 
 OK, GAVE_UP, BAD_USAGE, NOT_WATCHED, INTERRUPTED = 0, 1, 2, 3, 130
 RUNS = Path("runs")
@@ -59,7 +59,7 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
 
 def baseline_notes(content: SweepFile) -> list[str]:
     """What to say where no cell is the baseline that the series names."""
-    from sweep.core.series import is_baseline
+    from sweep.core.grids.series import is_baseline
 
     if not content.series.baseline or any(is_baseline(point.axes, content.series) for point in content.points):
         return []

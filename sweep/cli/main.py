@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.run_dir import PRIVATE_UMASK
+from sweep.adapters.files.run_directory import PRIVATE_UMASK
 from sweep.cli import args as arguments
 from sweep.cli.common import BAD_USAGE, INTERRUPTED, OK, CommandError
 
@@ -27,7 +27,7 @@ def main(words: Sequence[str]) -> int:
         if asked is None:
             return _help(words)
         # Each verb imports what it needs: `plan` must answer within a second.
-        verb = importlib.import_module(f"sweep.cli.{asked.verb}")
+        verb = importlib.import_module(f"sweep.cli.verbs.{asked.verb}")
         return int(verb.main(asked))
     except BrokenPipeError:
         # Somebody piped the output into head; what was to be done has been done.
@@ -52,12 +52,12 @@ def main(words: Sequence[str]) -> int:
 
 def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors that are the user's or the machine's, not the tool's: shown without a traceback."""
-    from sweep.adapters.lease import LeaseHeldError, LeaseLostError
-    from sweep.adapters.run_dir import RunDirError
-    from sweep.adapters.sources import SourcesError
+    from sweep.adapters.files.lease import LeaseHeldError, LeaseLostError
+    from sweep.adapters.files.run_directory import RunDirError
+    from sweep.adapters.files.sources_snapshot import SourcesError
     from sweep.config import ConfigError
-    from sweep.core.grid import GridError
-    from sweep.core.sweep_file import PinError
+    from sweep.core.grids.grid import GridError
+    from sweep.core.records.sweep_file import PinError
     from sweep.ports import SchedulerError
 
     return (

@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.blame_file import BlameFile, blame_path
 from sweep.adapters.clock import SystemClock
-from sweep.adapters.ledger_file import LedgerFile
-from sweep.adapters.provenance import collect
-from sweep.adapters.sources import packages_root, snapshot
-from sweep.core.history import History, fold
-from sweep.core.record import LEDGER_FILE
-from sweep.core.spec import SchedulerKind, SlurmSpec
+from sweep.adapters.files.blame_file import BlameFile, blame_path
+from sweep.adapters.files.ledger_file import LedgerFile
+from sweep.adapters.files.provenance import collect
+from sweep.adapters.files.sources_snapshot import packages_root, snapshot
+from sweep.core.attempts.history import History, fold
+from sweep.core.records.record import LEDGER_FILE
+from sweep.core.settings.spec import SchedulerKind, SlurmSpec
 from sweep.ports import SchedulerError
 from sweep.usecases.look import Look, look_over
 from sweep.usecases.session import Session, Sources
@@ -23,14 +23,14 @@ from sweep.usecases.session import Session, Sources
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sweep.adapters.lease import Lease
-    from sweep.adapters.run_dir import RunDir
-    from sweep.core.attempt import JobReport
-    from sweep.core.cell import Cell
-    from sweep.core.device import Device
-    from sweep.core.policy import Policy
-    from sweep.core.spec import ClusterSpec
-    from sweep.core.sweep_file import SweepFile
+    from sweep.adapters.files.lease import Lease
+    from sweep.adapters.files.run_directory import RunDir
+    from sweep.core.attempts.attempt import JobReport
+    from sweep.core.cells.cell import Cell
+    from sweep.core.cells.device import Device
+    from sweep.core.records.sweep_file import SweepFile
+    from sweep.core.settings.policy import Policy
+    from sweep.core.settings.spec import ClusterSpec
     from sweep.ports import Scheduler
     from sweep.usecases.session import Reporter
 
@@ -47,10 +47,10 @@ def scheduler_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True)
         sweep.ports.SchedulerError: If its commands are not to be had here.
     """
     if cluster.scheduler is SchedulerKind.SLURM:
-        from sweep.adapters.slurm import SlurmScheduler
+        from sweep.adapters.slurm.scheduler import SlurmScheduler
 
         return SlurmScheduler(cluster.slurm)
-    from sweep.adapters.local import LocalScheduler
+    from sweep.adapters.local.scheduler import LocalScheduler
 
     return LocalScheduler(Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells, starts=starts)
 
@@ -80,10 +80,10 @@ def look_at_queue(history: History, content: SweepFile, run_dir: RunDir) -> Look
 
 def _scheduler_to_ask(content: SweepFile, run_dir: RunDir) -> Scheduler:
     if content.scheduler == SchedulerKind.SLURM:
-        from sweep.adapters.slurm import SlurmScheduler
+        from sweep.adapters.slurm.scheduler import SlurmScheduler
 
         return SlurmScheduler(SlurmSpec(sacct=content.accounting))
-    from sweep.adapters.local import LocalScheduler
+    from sweep.adapters.local.scheduler import LocalScheduler
 
     return LocalScheduler(Path(run_dir.path), drives=False)
 

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sweep.config.errors import ConfigError, did_you_mean, listed, nearest
-from sweep.core.cell import TrainerSettings
-from sweep.core.grid import AXES
-from sweep.core.model import FlopConvention
-from sweep.core.policy import Policy
-from sweep.core.spec import ClusterSpec
+from sweep.core.cells.cell import TrainerSettings
+from sweep.core.cells.model_shape import FlopConvention
+from sweep.core.grids.grid import AXES
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.spec import ClusterSpec
 
 CHOICES = ("grid", "cluster", "trainer", "policy")
 SERIES = ("kind", "baseline", "envelope", "by")

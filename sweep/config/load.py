@@ -15,19 +15,19 @@ from sweep.config.keys import CHOICES, SERIES, check_fields, check_key, fit, tra
 from sweep.config.library import Library
 from sweep.config.series import series_of
 from sweep.config.settings import repeats, settings_of
-from sweep.core.attempt import Outcome
-from sweep.core.cell import TrainerSettings
-from sweep.core.grid import AXES, Grid, check, normalise_axis
-from sweep.core.spec import SweepSpec
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.cells.cell import TrainerSettings
+from sweep.core.grids.grid import AXES, Grid, check, normalise_axis
+from sweep.core.settings.spec import SweepSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from sweep.core.device import Device
-    from sweep.core.model import ModelShape
-    from sweep.core.series import SeriesSpec
-    from sweep.core.spec import ClusterSpec
+    from sweep.core.cells.device import Device
+    from sweep.core.cells.model_shape import ModelShape
+    from sweep.core.grids.series import SeriesSpec
+    from sweep.core.settings.spec import ClusterSpec
 
 
 def load(

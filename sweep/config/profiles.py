@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.config.errors import ConfigError, explained
 from sweep.config.keys import check_fields, fit
-from sweep.core.attempt import Outcome
-from sweep.core.cell import Precision, build, convert_value
-from sweep.core.device import Device
-from sweep.core.environment import is_secret, secrets_in
-from sweep.core.model import ModelShape
-from sweep.core.outcome_rules import OUTCOME_RULES, OutcomeRule
-from sweep.core.policy import Policy
-from sweep.core.spec import ClusterSpec, SlurmSpec
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES, OutcomeRule
+from sweep.core.cells.cell import Precision, build, convert_value
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import ModelShape
+from sweep.core.jobs.environment import is_secret, secrets_in
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.spec import ClusterSpec, SlurmSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.config.declared import check_axis, texts, values_of
 from sweep.config.errors import ConfigError, listed
-from sweep.core.cell import build
-from sweep.core.grid import normalise_axis
-from sweep.core.series import Envelope, SeriesKind, SeriesSpec
+from sweep.core.cells.cell import build
+from sweep.core.grids.grid import normalise_axis
+from sweep.core.grids.series import Envelope, SeriesKind, SeriesSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from sweep.config.declared import Declared
-    from sweep.core.cell import AxisValue
-    from sweep.core.model import ModelShape
+    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.model_shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sweep.config.declared import texts
 from sweep.config.errors import ConfigError, did_you_mean, explained, listed
 from sweep.config.keys import Settings, fit
-from sweep.core.attempt import Outcome
-from sweep.core.cell import convert_value
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.cells.cell import convert_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

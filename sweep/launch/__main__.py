@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.core.claim import Claim, claim_file
-from sweep.core.hostlist import expand_hostlist
-from sweep.core.node_command import Node
-from sweep.core.submission import Submission
+from sweep.core.encoding.hostlist import expand_hostlist
+from sweep.core.jobs.claim import Claim, claim_file
+from sweep.core.jobs.node_command import Node
+from sweep.core.jobs.submission import Submission
 from sweep.launch.claim import take
 from sweep.launch.launcher import EXIT_REFUSED, Launcher
 from sweep.launch.supervisor import Supervisor

@@ -7,7 +7,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from sweep.core.claim import Claim
+from sweep.core.jobs.claim import Claim
 
 if TYPE_CHECKING:
     from pathlib import Path

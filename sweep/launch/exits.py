@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import ErrorClass
-from sweep.core.error_text import classify_lines
+from sweep.core.attempts.attempt import ErrorClass
+from sweep.core.attempts.error_text import classify_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

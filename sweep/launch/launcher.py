@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import ErrorClass, RankError
-from sweep.core.environment import relevant
-from sweep.core.node_command import EXITS_FILE
-from sweep.core.record import (
+from sweep.core.attempts.attempt import ErrorClass, RankError
+from sweep.core.jobs.environment import relevant
+from sweep.core.jobs.node_command import EXITS_FILE
+from sweep.core.jobs.sources import SOURCE_PACKAGES, hash_sources, is_source
+from sweep.core.records.record import (
     ATTEMPT_FILE,
     CELL_FILE,
     ERROR_GLOB,
@@ -31,15 +32,14 @@ from sweep.core.record import (
     rank_error,
     render_error,
 )
-from sweep.core.sources import SOURCE_PACKAGES, hash_sources, is_source
-from sweep.core.spec import Runner
+from sweep.core.settings.spec import Runner
 from sweep.launch.exits import Witness, explain, explain_agent, last_words, read
 from sweep.launch.memory import oom_kills
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from sweep.core.node_command import Node
+    from sweep.core.jobs.node_command import Node
     from sweep.launch.exits import RankExit
     from sweep.launch.supervisor import Supervisor
 

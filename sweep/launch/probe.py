@@ -18,9 +18,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.hostlist import expand_hostlist
-from sweep.core.node_command import Node
-from sweep.core.submission import Submission
+from sweep.core.encoding.hostlist import expand_hostlist
+from sweep.core.jobs.node_command import Node
+from sweep.core.jobs.submission import Submission
 from sweep.launch.launcher import publish
 
 if TYPE_CHECKING:

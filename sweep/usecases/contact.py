@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sweep.core.submission import Submission
+    from sweep.core.jobs.submission import Submission
 
 
 @dataclass(slots=True)

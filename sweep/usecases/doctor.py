@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.attempt import Phase
+from sweep.core.attempts.attempt import Phase
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import JobReport
-    from sweep.core.submission import Submission
+    from sweep.core.attempts.attempt import JobReport
+    from sweep.core.jobs.submission import Submission
     from sweep.ports import Clock, Scheduler
 
 

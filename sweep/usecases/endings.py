@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import WHILE_PENDING, AttemptKey, JobReport, Outcome, Phase, StopKind
-from sweep.core.blame import Blame
-from sweep.core.ledger import Ended, Withdrawn
-from sweep.core.record import RecordError
-from sweep.core.verdict import Evidence, first_cause, judge
+from sweep.core.attempts.attempt import WHILE_PENDING, AttemptKey, JobReport, Outcome, Phase, StopKind
+from sweep.core.attempts.blame import Blame
+from sweep.core.attempts.ledger import Ended, Withdrawn
+from sweep.core.attempts.verdict import Evidence, first_cause, judge
+from sweep.core.records.record import RecordError
 from sweep.usecases.requeues import waited_when_it_ended
 from sweep.usecases.stops import never_began
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sweep.core.attempt import RankError
-    from sweep.core.history import AttemptState
-    from sweep.core.record import AttemptFile
-    from sweep.core.verdict import Verdict
+    from sweep.core.attempts.attempt import RankError
+    from sweep.core.attempts.history import AttemptState
+    from sweep.core.attempts.verdict import Verdict
+    from sweep.core.records.record import AttemptFile
     from sweep.usecases.requeues import Requeues
     from sweep.usecases.session import Session
     from sweep.usecases.stops import Stops

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Outcome
-from sweep.core.ledger import Ended
-from sweep.core.verdict import Verdict
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.ledger import Ended
+from sweep.core.attempts.verdict import Verdict
 
 if TYPE_CHECKING:
-    from sweep.core.history import AttemptState, RepeatHistory
+    from sweep.core.attempts.history import AttemptState, RepeatHistory
     from sweep.usecases.session import Session
 
 

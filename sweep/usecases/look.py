@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from sweep.core.policy import Policy
-from sweep.core.site import UNLIMITED
-from sweep.core.spec import ClusterSpec, SchedulerKind
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.site import UNLIMITED
+from sweep.core.settings.spec import ClusterSpec, SchedulerKind
 from sweep.ports import SchedulerError
 from sweep.usecases.queue import reports_of
 from sweep.usecases.reconcile import Reconciler
@@ -17,13 +17,13 @@ from sweep.usecases.session import Session, Sources
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import AttemptKey, JobReport, JobRun, Outcome
-    from sweep.core.blame import Blame
-    from sweep.core.history import History
-    from sweep.core.ledger import Event
-    from sweep.core.site import Site
-    from sweep.core.submission import Submission
-    from sweep.core.verdict import Verdict
+    from sweep.core.attempts.attempt import AttemptKey, JobReport, JobRun, Outcome
+    from sweep.core.attempts.blame import Blame
+    from sweep.core.attempts.history import History
+    from sweep.core.attempts.ledger import Event
+    from sweep.core.attempts.verdict import Verdict
+    from sweep.core.jobs.submission import Submission
+    from sweep.core.settings.site import Site
     from sweep.ports import Clock, Intent, RunDirectory, Scheduler
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Phase
-from sweep.core.record import RecordError
+from sweep.core.attempts.attempt import Phase
+from sweep.core.records.record import RecordError
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 from sweep.usecases.queue import began, seems_anothers
 
 if TYPE_CHECKING:
-    from sweep.core.attempt import AttemptKey, JobReport
-    from sweep.core.history import AttemptState
+    from sweep.core.attempts.attempt import AttemptKey, JobReport
+    from sweep.core.attempts.history import AttemptState
     from sweep.usecases.session import Session
     from sweep.usecases.sightings import Gone
 

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sweep.core.ledger import Reopened, Skipped
-from sweep.core.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
-from sweep.core.restraint import Bounds, passes_with_time, pause_reason, restrained
-from sweep.core.site import UNLIMITED
-from sweep.core.spec import SchedulerKind
-from sweep.core.sweep_file import SweepFile, extended
+from sweep.core.attempts.ledger import Reopened, Skipped
+from sweep.core.decisions.admission import Bounds, passes_with_time, pause_reason, restrained
+from sweep.core.decisions.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
+from sweep.core.records.sweep_file import SweepFile, extended
+from sweep.core.settings.site import UNLIMITED
+from sweep.core.settings.spec import SchedulerKind
 from sweep.ports import SchedulerError
 from sweep.usecases.late import take_late_results
 from sweep.usecases.reconcile import Reconciler
@@ -21,12 +21,12 @@ from sweep.usecases.submit import Submitter
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from sweep.core.attempt import JobReport, Outcome
-    from sweep.core.cell import Cell
-    from sweep.core.grid import Expansion
-    from sweep.core.history import History
-    from sweep.core.site import Site
-    from sweep.core.spec import SweepSpec
+    from sweep.core.attempts.attempt import JobReport, Outcome
+    from sweep.core.attempts.history import History
+    from sweep.core.cells.cell import Cell
+    from sweep.core.grids.grid import Expansion
+    from sweep.core.settings.site import Site
+    from sweep.core.settings.spec import SweepSpec
     from sweep.ports import RunDirectory
     from sweep.usecases.session import Session
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Phase
-from sweep.core.record import RecordError
+from sweep.core.attempts.attempt import Phase
+from sweep.core.records.record import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import JobReport
-    from sweep.core.history import AttemptState, History
+    from sweep.core.attempts.attempt import JobReport
+    from sweep.core.attempts.history import AttemptState, History
     from sweep.ports import RunDirectory, Scheduler
 
 

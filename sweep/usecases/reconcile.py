@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import ABSENT, JobReport, Phase
-from sweep.core.cancel import unfinished
-from sweep.core.claim import shared_id
-from sweep.core.ledger import CancelRequested
-from sweep.core.verdict import first_cause, is_consequence
+from sweep.core.attempts.attempt import ABSENT, JobReport, Phase
+from sweep.core.attempts.ledger import CancelRequested
+from sweep.core.attempts.verdict import first_cause, is_consequence
+from sweep.core.decisions.cancel import unfinished
+from sweep.core.jobs.claim import shared_id
 from sweep.ports import SchedulerError
 from sweep.usecases.endings import Endings
 from sweep.usecases.lookup import LookUp
@@ -22,7 +22,7 @@ from sweep.usecases.watch import Watch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.core.history import AttemptState
+    from sweep.core.attempts.history import AttemptState
     from sweep.usecases.session import Session
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Outcome, Phase
-from sweep.core.ledger import Reopened
-from sweep.core.plan import TO_SUBMIT
+from sweep.core.attempts.attempt import Outcome, Phase
+from sweep.core.attempts.ledger import Reopened
+from sweep.core.decisions.plan import TO_SUBMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import AttemptKey, JobReport
-    from sweep.core.history import AttemptState
-    from sweep.core.ledger import RepeatKey
-    from sweep.core.plan import Action
+    from sweep.core.attempts.attempt import AttemptKey, JobReport
+    from sweep.core.attempts.history import AttemptState
+    from sweep.core.attempts.ledger import RepeatKey
+    from sweep.core.decisions.plan import Action
     from sweep.usecases.session import Session
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Phase
-from sweep.core.ledger import Requeued
+from sweep.core.attempts.attempt import Phase
+from sweep.core.attempts.ledger import Requeued
 from sweep.ports import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.core.attempt import JobReport, JobRun
-    from sweep.core.history import AttemptState
-    from sweep.core.record import AttemptFile
+    from sweep.core.attempts.attempt import JobReport, JobRun
+    from sweep.core.attempts.history import AttemptState
+    from sweep.core.records.record import AttemptFile
     from sweep.usecases.session import Session
 
 _CLOCKS_DIFFER_S = 1.0

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from sweep.core.attempt import Outcome
-from sweep.core.history import History, fold
-from sweep.core.ledger import Ended, Event, Released, Reserved, Submitted
-from sweep.core.policy import Policy
-from sweep.core.record import RecordError
-from sweep.core.verdict import Verdict
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.history import History, fold
+from sweep.core.attempts.ledger import Ended, Event, Released, Reserved, Submitted
+from sweep.core.attempts.verdict import Verdict
+from sweep.core.records.record import RecordError
+from sweep.core.settings.policy import Policy
 from sweep.usecases.contact import Contact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from sweep.core.attempt import AttemptKey
-    from sweep.core.cell import Cell
-    from sweep.core.device import Device
-    from sweep.core.spec import ClusterSpec
-    from sweep.core.submission import Submission
+    from sweep.core.attempts.attempt import AttemptKey
+    from sweep.core.cells.cell import Cell
+    from sweep.core.cells.device import Device
+    from sweep.core.jobs.submission import Submission
+    from sweep.core.settings.spec import ClusterSpec
     from sweep.ports import BlameBook, Clock, Ledger, RunDirectory, Scheduler, SchedulerError
 
 
@@ -70,7 +70,7 @@ class Session:
         check_lease: Raises if this process no longer holds the run.
         blame: Evidence against the cluster's nodes.
         policy: What is retried, held back and allowed to cost.
-        canary_helps: Whether a canary makes sense here (:class:`sweep.core.restraint.Bounds`).
+        canary_helps: Whether a canary makes sense here (:class:`sweep.core.decisions.admission.Bounds`).
         barred: Cells that a preflight keeps from being tried (the same class).
         history: What the ledger adds up to; kept in step with it by :meth:`record`.
         contact: Whether the scheduler is there; kept by :meth:`reached` and :meth:`not_reached`.

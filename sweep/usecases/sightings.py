@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Phase
-from sweep.core.ledger import Sighted
+from sweep.core.attempts.attempt import Phase
+from sweep.core.attempts.ledger import Sighted
 
 if TYPE_CHECKING:
-    from sweep.core.attempt import AttemptKey
-    from sweep.core.history import AttemptState
+    from sweep.core.attempts.attempt import AttemptKey
+    from sweep.core.attempts.history import AttemptState
     from sweep.usecases.session import Session
 
 MOST_SKEW_S = 300.0

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Phase
-from sweep.core.plan import TO_SUBMIT, ActionKind, decide
-from sweep.core.restraint import HOLES
-from sweep.core.waiting import waits_for
+from sweep.core.attempts.attempt import Phase
+from sweep.core.attempts.waiting import waits_for
+from sweep.core.decisions.admission import HOLES
+from sweep.core.decisions.plan import TO_SUBMIT, ActionKind, decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.core.cell import AxisValue, Cell
-    from sweep.core.history import AttemptState, History
-    from sweep.core.plan import Action
-    from sweep.core.record import Progress
-    from sweep.core.sweep_file import SweepFile
+    from sweep.core.attempts.history import AttemptState, History
+    from sweep.core.cells.cell import AxisValue, Cell
+    from sweep.core.decisions.plan import Action
+    from sweep.core.records.record import Progress
+    from sweep.core.records.sweep_file import SweepFile
     from sweep.ports import RunDirectory
     from sweep.usecases.look import Look
 

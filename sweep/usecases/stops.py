@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import WHILE_PENDING, Outcome, Phase, StopKind
-from sweep.core.ledger import StopRequested
+from sweep.core.attempts.attempt import WHILE_PENDING, Outcome, Phase, StopKind
+from sweep.core.attempts.ledger import StopRequested
 from sweep.ports import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sweep.core.attempt import JobReport, Stop
-    from sweep.core.history import AttemptState
+    from sweep.core.attempts.attempt import JobReport, Stop
+    from sweep.core.attempts.history import AttemptState
     from sweep.ports import RunDirectory
     from sweep.usecases.session import Session
 

@@ -6,20 +6,20 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import AttemptKey
-from sweep.core.blame import bad_nodes, excludable
-from sweep.core.ledger import Refused, Submitted
-from sweep.core.plan import TO_SUBMIT
-from sweep.core.record import CellFile
-from sweep.core.submission import Submission, safe_name
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.attempts.blame import bad_nodes, excludable
+from sweep.core.attempts.ledger import Refused, Submitted
+from sweep.core.decisions.plan import TO_SUBMIT
+from sweep.core.jobs.submission import Submission, safe_name
+from sweep.core.records.record import CellFile
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 from sweep.usecases.session import reservation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sweep.core.plan import Action
-    from sweep.core.site import Site
+    from sweep.core.decisions.plan import Action
+    from sweep.core.settings.site import Site
     from sweep.usecases.session import Session
 
 LARGEST_ARRAY = 1000

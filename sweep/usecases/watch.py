@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import Phase, StopKind
-from sweep.core.restraint import beyond_budget
-from sweep.core.waiting import held_hint
-from sweep.core.words import hours
+from sweep.core.attempts.attempt import Phase, StopKind
+from sweep.core.attempts.waiting import held_hint
+from sweep.core.decisions.admission import beyond_budget
+from sweep.core.encoding.message import hours
 from sweep.usecases.sightings import Sightings
 from sweep.usecases.stops import never_began
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sweep.core.attempt import JobReport
-    from sweep.core.history import AttemptState
+    from sweep.core.attempts.attempt import JobReport
+    from sweep.core.attempts.history import AttemptState
     from sweep.usecases.session import Session
     from sweep.usecases.stops import Stops
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.load import load
 from analysis.table import build
-from sweep.core.attempt import AttemptKey, Outcome
-from sweep.core.cell import BatchKind, Cell
-from sweep.core.device import Device
-from sweep.core.grid import Grid, expand
-from sweep.core.ledger import Ended, Event, Reserved, Submitted, render_event
-from sweep.core.model import FlopConvention, ModelShape
-from sweep.core.record import (
+from sweep.core.attempts.attempt import AttemptKey, Outcome
+from sweep.core.attempts.ledger import Ended, Event, Reserved, Submitted, render_event
+from sweep.core.cells.cell import BatchKind, Cell
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import FlopConvention, ModelShape
+from sweep.core.grids.grid import Grid, expand
+from sweep.core.grids.series import SeriesKind, SeriesSpec
+from sweep.core.records.record import (
     LEDGER_FILE,
     PROGRESS_FILE,
     RESULT_FILE,
@@ -28,16 +29,15 @@ from sweep.core.record import (
     render_error,
     restart_dir,
 )
-from sweep.core.series import SeriesKind, SeriesSpec
-from sweep.core.sweep_file import SweepFile
+from sweep.core.records.sweep_file import SweepFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from analysis.table import Row, Table
-    from sweep.core.attempt import RankError
-    from sweep.core.cell import AxisValue
+    from sweep.core.attempts.attempt import RankError
+    from sweep.core.cells.cell import AxisValue
 
 TINY = ModelShape(name="tiny", n_layers=2, hidden=64, n_heads=4, n_kv_heads=4, ffn_hidden=128, vocab_size=256)
 SMALL = ModelShape(name="small", n_layers=4, hidden=64, n_heads=4, n_kv_heads=4, ffn_hidden=128, vocab_size=256)

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis.export import significant, to_csv, to_markdown, to_text, write_file, write_tables
-from sweep.core.attempt import Outcome
-from sweep.core.series import Envelope, SeriesKind
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.grids.series import Envelope, SeriesKind
 from tests.analysis.factory import RunDir, table_of
 
 GOLDEN = Path(__file__).parent / "golden"

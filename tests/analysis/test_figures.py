@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from analysis.figures import draw, write_figures
-from sweep.core.attempt import Outcome
-from sweep.core.series import Envelope, SeriesKind
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.grids.series import Envelope, SeriesKind
 from tests.analysis.factory import RunDir, table_of
 
 if TYPE_CHECKING:

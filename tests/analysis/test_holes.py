@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, Outcome, RankError
-from sweep.core.grid import Rejection
-from sweep.core.ledger import Released, Skipped
-from sweep.core.outcome_rules import OUTCOME_RULES
-from sweep.core.restraint import HOLES
+from sweep.core.attempts.attempt import ErrorClass, Outcome, RankError
+from sweep.core.attempts.ledger import Released, Skipped
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES
+from sweep.core.decisions.admission import HOLES
+from sweep.core.grids.grid import Rejection
 from tests.analysis.factory import STARTED, RunDir, row_of, table_of
 
 if TYPE_CHECKING:

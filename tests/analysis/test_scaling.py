@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sweep.core.attempt import Outcome
-from sweep.core.series import Envelope, SeriesKind
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.grids.series import Envelope, SeriesKind
 from tests.analysis.factory import RunDir, row_of, table_of
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sweep.core.cell import Cell, Precision, cell_id
-from sweep.core.device import Device
-from sweep.core.model import FlopConvention, flops_per_token
-from sweep.core.series import SeriesKind
+from sweep.core.cells.cell import Cell, Precision, cell_id
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import FlopConvention, flops_per_token
+from sweep.core.grids.series import SeriesKind
 from tests.analysis.factory import TINY, RunDir, row_of, table_of
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sweep.adapters.run_dir import RunDir
-from sweep.adapters.slurm_text import parse_row_id
+from sweep.adapters.files.run_directory import RunDir
+from sweep.adapters.slurm.queue_text import parse_row_id
 from sweep.cli.wiring import read_history
-from sweep.core.plan import UNDER_WAY, ActionKind
-from sweep.core.restraint import gpu_hours_committed
+from sweep.core.decisions.admission import gpu_hours_committed
+from sweep.core.decisions.plan import UNDER_WAY, ActionKind
 from sweep.usecases.status import statuses
 from tests.commands import Shell, events, rows, stub_cluster, wait_for
 from tests.integration.conftest import SlurmUnderTest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.run_dir import RunDir
+from sweep.adapters.files.run_directory import RunDir
 from tests.commands import wait_for
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import fault_run

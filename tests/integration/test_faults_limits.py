@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sweep.core.attempt import Outcome
-from sweep.core.blame import Blame
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.blame import Blame
 from tests.commands import rows, wait_for
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import fault_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.sources import packages_root
+from sweep.adapters.files.sources_snapshot import packages_root
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import fault_run
 from tests.trainer.processes import SABOTAGE
@@ -43,7 +43,7 @@ def test_a_rank_that_leaves_its_peer_alone_in_a_collective_is_a_communication_fa
 def test_a_checkout_edited_while_a_job_is_queued_changes_nothing_of_the_job(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    checkout = tmp_path / "checkout"
+    checkout, module = tmp_path / "checkout", "sweep/core/records/record.py"
     for name in ("sweep", "trainer", "analysis", "conf"):
         shutil.copytree(packages_root() / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     path = os.pathsep.join([str(checkout), os.environ.get("PYTHONPATH", "")])
@@ -53,12 +53,12 @@ def test_a_checkout_edited_while_a_job_is_queued_changes_nothing_of_the_job(
     try:
         assert run.shell.run(*run.words, "watch=false").code == 3
         # A job that ran this would leave no record at all.
-        (checkout / "sweep" / "core" / "record.py").write_text("raise SystemExit('edited')\n")
+        (checkout / module).write_text("raise SystemExit('edited')\n")
     finally:
         slurm.run("scontrol", "update", "partitionname=debug", "state=up")
     assert "edited" in run.shell.run("status", f"run_dir={run.run_dir}").err, "the checkout is what the command runs"
     run.wait_left()
-    shutil.copy(packages_root() / "sweep" / "core" / "record.py", checkout / "sweep" / "core" / "record.py")
+    shutil.copy(packages_root() / module, checkout / module)
     (checkout / "trainer" / "__init__.py").write_text('"""Another trainer."""\n')
     done = run.shell.run(*run.words)
     assert done.code == 0, done.err

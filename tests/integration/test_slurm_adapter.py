@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.slurm import SlurmScheduler
-from sweep.adapters.slurm_commands import SlurmCommands
-from sweep.adapters.slurm_script import log_file
-from sweep.core.attempt import JobReport, Outcome, Phase
-from sweep.core.spec import GpuFlag, SlurmSpec
-from sweep.core.submission import Submission
+from sweep.adapters.slurm.commands import SlurmCommands
+from sweep.adapters.slurm.scheduler import SlurmScheduler
+from sweep.adapters.slurm.script import log_file
+from sweep.core.attempts.attempt import JobReport, Outcome, Phase
+from sweep.core.jobs.submission import Submission
+from sweep.core.settings.spec import GpuFlag, SlurmSpec
 from sweep.ports import SubmissionRejectedError
 from tests.commands import wait_for
 from tests.fakes import submission_of
@@ -193,8 +193,8 @@ def test_kill_minus_9_between_sbatch_and_recording_loses_no_job(slurm: SlurmUnde
     wrapper.chmod(0o755)
     lost = submission(run_dir, "killed")
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom sweep.adapters.slurm import SlurmScheduler\n"
-        "from sweep.core.spec import SlurmSpec\nfrom sweep.core.submission import Submission\n"
+        "import os, sys\nfrom pathlib import Path\nfrom sweep.adapters.slurm.scheduler import SlurmScheduler\n"
+        "from sweep.core.settings.spec import SlurmSpec\nfrom sweep.core.jobs.submission import Submission\n"
         "SlurmScheduler(SlurmSpec(mem='100')).submit(Submission.parse(Path(sys.argv[1]).read_text()))\n"
     )
     file = run_dir / lost.file

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from sweep.adapters.slurm import SlurmScheduler
-from sweep.adapters.slurm_commands import SlurmCommands
-from sweep.core.attempt import Phase
-from sweep.core.site import Site
-from sweep.core.spec import SlurmSpec
+from sweep.adapters.slurm.commands import SlurmCommands
+from sweep.adapters.slurm.scheduler import SlurmScheduler
+from sweep.core.attempts.attempt import Phase
+from sweep.core.settings.site import Site
+from sweep.core.settings.spec import SlurmSpec
 from sweep.ports import SchedulerUnreachableError
 from tests.integration.conftest import SlurmUnderTest
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from sweep.adapters.ledger_file import LedgerFile
+from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.cli.main import main
-from sweep.core.ledger import Event
+from sweep.core.attempts.ledger import Event
 
 _append = LedgerFile.append
 _written = 0

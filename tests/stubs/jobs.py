@@ -8,11 +8,11 @@ from pathlib import Path
 
 import psutil
 
-from sweep.adapters.sources import snapshot
-from sweep.core.attempt import AttemptKey
-from sweep.core.node_command import MARKER
-from sweep.core.spec import LaunchSpec, Runner
-from sweep.core.submission import Submission
+from sweep.adapters.files.sources_snapshot import snapshot
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.jobs.node_command import MARKER
+from sweep.core.jobs.submission import Submission
+from sweep.core.settings.spec import LaunchSpec, Runner
 from tests.fakes import submission_of
 
 STUBS = Path(__file__).parent

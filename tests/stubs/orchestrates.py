@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from sweep.adapters.local import LocalScheduler
-from sweep.core.submission import Submission, submission_file
+from sweep.adapters.local.scheduler import LocalScheduler
+from sweep.core.jobs.submission import Submission, submission_file
 
 # What a shell starts in the background ignores Ctrl-C, and so does what that starts: the tests, perhaps.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from sweep.core.attempt import ErrorClass, RankError
-from sweep.core.record import (
+from sweep.core.attempts.attempt import ErrorClass, RankError
+from sweep.core.records.record import (
     PROGRESS_FILE,
     RESULT_FILE,
     STEPS_FILE,

@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from sweep.core.attempt import AttemptKey
-from sweep.core.cell import Cell, Parallelism, Precision, TrainerSettings, cell_id
-from sweep.core.device import Device
-from sweep.core.model import ModelShape
-from sweep.core.record import CELL_FILE, CellFile
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.cells.cell import Cell, Parallelism, Precision, TrainerSettings, cell_id
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import ModelShape
+from sweep.core.records.record import CELL_FILE, CellFile
 
 CPU = Device(name="cpu", type="cpu")
 # Grouped heads; two ranks divide every width, and share the halves of some unevenly: shards are padded.

@@ -1,6 +1,6 @@
 """CUDA's flash attention in plain operations on a CPU, so that torch's ring runs over gloo (no test by itself).
 
-Suffixes as in :mod:`trainer.model`; S queries, T keys.
+Suffixes as in :mod:`trainer.model.decoder`; S queries, T keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends
 
-from trainer import context
+from trainer.parallel import context_parallel as context
 
 _NOTHING = torch.zeros((), dtype=torch.long)
 

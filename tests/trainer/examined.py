@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 
-from sweep.core.cell import Cell
-from sweep.core.preflight import Preflight
+from sweep.core.cells.cell import Cell
+from sweep.core.records.preflight_record import Preflight
 
 # Each cell in a process of its own, as the command line does it: DTensor remembers the groups of meshes alike. The
 # server imports torch once and is forked from.
 SERVED = multiprocessing.get_context("forkserver")
-SERVED.set_forkserver_preload(["trainer.preflight"])
+SERVED.set_forkserver_preload(["trainer.preflight.fake_rank"])
 
 
 def _examine(made: Cell, rank: int, is_cuda: bool) -> Preflight:
-    from trainer.preflight import examine
+    from trainer.preflight.fake_rank import examine
 
     return examine(made, rank=rank, is_cuda=is_cuda)
 

@@ -26,14 +26,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from sweep.core.cell import Cell, cell_from_json
+from sweep.core.cells.cell import Cell, cell_from_json
 from tests.trainer.emulated_flash import ring_on_cpu
-from trainer import compilation, devices, session
-from trainer.failure import Whereabouts, leave
-from trainer.init import plain_name
-from trainer.model import Block
-from trainer.parallelize import Parallelized
-from trainer.ranks import Ranks
+from trainer.device import devices
+from trainer.failure.rank_failure import Whereabouts, leave
+from trainer.model import compilation
+from trainer.model.decoder import Block
+from trainer.model.init import plain_name
+from trainer.parallel.parallelize import Parallelized
+from trainer.process.ranks import Ranks
+from trainer.training import session
 
 
 def weights_hash(model: Parallelized) -> str:
@@ -53,7 +55,8 @@ def weights_hash(model: Parallelized) -> str:
     return hashlib.sha256(json.dumps(merged, sort_keys=True).encode()).hexdigest()
 
 
-# Under the names of torch 2.13 and of earlier versions. Over gloo gradients are exchanged (trainer/exchange.py).
+# Under the names of torch 2.13 and of earlier versions. Over gloo gradients are exchanged
+# (trainer/parallel/gloo_reduce_scatter.py).
 COLLECTIVES = {
     "gather": ("all_gather_single", "all_gather_into_tensor"),
     "reduce": ("all_to_all_single",),

@@ -19,11 +19,12 @@ import torch.distributed as dist
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.tensor import DTensor
 
-from sweep.core.cell import Cell, cell_from_json
-from trainer import devices, session
-from trainer.failure import leave
-from trainer.optimizer import ShardedAdamW
-from trainer.ranks import Ranks
+from sweep.core.cells.cell import Cell, cell_from_json
+from trainer.device import devices
+from trainer.failure.rank_failure import leave
+from trainer.process.ranks import Ranks
+from trainer.training import session
+from trainer.training.optimizer import ShardedAdamW
 
 
 def held_bytes(tensors: Iterable[torch.Tensor | None]) -> int:

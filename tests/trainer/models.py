@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from sweep.core.model import ModelShape
-from trainer.init import fill_parameters
-from trainer.model import Llama, build_on_meta
+from sweep.core.cells.model_shape import ModelShape
+from trainer.model.decoder import Llama, build_on_meta
+from trainer.model.init import fill_parameters
 
 
 def shape(name: str, *sizes: int) -> ModelShape:

@@ -7,13 +7,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweep.core.cell import Cell, cell_to_json
+from sweep.core.cells.cell import Cell, cell_to_json
 from tests.trainer.layouts import weights_hash
 from tests.trainer.processes import ROOT, script
-from trainer import devices, session
-from trainer.failure import Whereabouts
-from trainer.loop import Observed
-from trainer.ranks import Ranks
+from trainer.device import devices
+from trainer.failure.rank_failure import Whereabouts
+from trainer.process.ranks import Ranks
+from trainer.training import session
+from trainer.training.loop import Observed
 
 DRIVER = ROOT / "tests" / "trainer" / "layouts.py"
 # All relative, over five steps. fp32 differs by the order of sums only (seen with data parallelism 1e-6, with tp 6e-6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.ranks import Ranks
+from trainer.process.ranks import Ranks
 
 
 def ranks(rank: int) -> Ranks:

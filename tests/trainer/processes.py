@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sweep.core.environment import scrubbed
+from sweep.core.jobs.environment import scrubbed
 
 ROOT = Path(__file__).parents[2]
 # What replaces `-m trainer` where a test needs a rank to fail.

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from trainer import cli
-from trainer.loop import Trainee
+from trainer.training.loop import Trainee
 
 
 def raise_exception() -> NoReturn:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.attempt import ErrorClass
-from sweep.core.cell import Cell, Parallelism, Precision, Schedule
-from sweep.core.device import Device
-from sweep.core.record import ERROR_GLOB, parse_error
+from sweep.core.attempts.attempt import ErrorClass
+from sweep.core.cells.cell import Cell, Parallelism, Precision, Schedule
+from sweep.core.cells.device import Device
+from sweep.core.records.record import ERROR_GLOB, parse_error
 from tests.trainer.cells import CPU, cell, write_cell
 from tests.trainer.models import WIDE
 from tests.trainer.processes import alone, torchrun

@@ -12,8 +12,8 @@ import torch
 from benchmarks.loops import ours, plain, titan
 from tests.trainer.cells import UNEVEN
 from tests.trainer.processes import ROOT, environment
-from trainer.init import materialize
-from trainer.model import build_on_meta
+from trainer.model.decoder import build_on_meta
+from trainer.model.init import materialize
 
 SCRIPT = ROOT / "benchmarks" / "trainer_vs_plain_fsdp2.py"
 

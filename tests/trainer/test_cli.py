@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError
-from sweep.core.cell import Cell, Parallelism, Precision, Schedule
-from sweep.core.device import Device
-from sweep.core.record import (
+from sweep.core.attempts.attempt import ErrorClass, JobReport, Outcome, Phase, RankError
+from sweep.core.attempts.verdict import Evidence, judge
+from sweep.core.cells.cell import Cell, Parallelism, Precision, Schedule
+from sweep.core.cells.device import Device
+from sweep.core.records.record import (
     ERROR_GLOB,
     PROGRESS_FILE,
     RESULT_FILE,
@@ -26,7 +27,6 @@ from sweep.core.record import (
     rank_error,
     render_error,
 )
-from sweep.core.verdict import Evidence, judge
 from tests.trainer.cells import CPU, cell, cell_file, write_cell
 from tests.trainer.processes import ROOT, alone, environment, torchrun
 
@@ -264,8 +264,8 @@ def test_a_node_that_alone_finds_something_says_so_itself(tmp_path: Path) -> Non
 def test_a_rule_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
     path = write_cell(tmp_path, impossible(micro_batch=3))
     program = (
-        "import os, sys; import trainer.cli, trainer.failure\n"
-        "trainer.failure.os._exit = lambda code: (print('torch' in sys.modules), sys.stdout.flush(), sys.exit(code))\n"
+        "import os, sys; import trainer.cli; from trainer.failure import rank_failure\n"
+        "rank_failure.os._exit = lambda code: (print('torch' in sys.modules), sys.stdout.flush(), sys.exit(code))\n"
         f"trainer.cli.main(['--cell', {str(path)!r}, '--out', {str(tmp_path)!r}])\n"
     )
     done = subprocess.run(

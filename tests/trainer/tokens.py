@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sweep.core.cell import Cell
+from sweep.core.cells.cell import Cell
 from tests.trainer.cells import cell
-from trainer.tokens_file import header
+from trainer.data.tokens_file import header
 
 NEEDED = 5 * 8 * 32 + 1
 

@@ -16,12 +16,13 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from sweep.core.cell import Cell, cell_from_json
-from trainer import devices, session
-from trainer.failure import leave
-from trainer.loop import Trainee
-from trainer.optimizer import ShardedAdamW
-from trainer.ranks import Ranks
+from sweep.core.cells.cell import Cell, cell_from_json
+from trainer.device import devices
+from trainer.failure.rank_failure import leave
+from trainer.process.ranks import Ranks
+from trainer.training import session
+from trainer.training.loop import Trainee
+from trainer.training.optimizer import ShardedAdamW
 
 # On a GPU each of these waits for the device.
 ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__", "cpu", "numpy")

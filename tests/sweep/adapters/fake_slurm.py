@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweep.adapters.slurm import SlurmScheduler
-from sweep.adapters.slurm_commands import SlurmCommands
-from sweep.core.spec import SlurmSpec
-from sweep.core.submission import Submission
+from sweep.adapters.slurm.commands import SlurmCommands
+from sweep.adapters.slurm.scheduler import SlurmScheduler
+from sweep.core.jobs.submission import Submission
+from sweep.core.settings.spec import SlurmSpec
 from tests.fakes import submission_of
 
 NOW = 1795970834.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweep.adapters.slurm_site import SlurmSite
-from sweep.core.site import Site
-from sweep.core.spec import SlurmSpec
+from sweep.adapters.slurm.site import SlurmSite
+from sweep.core.settings.site import Site
+from sweep.core.settings.spec import SlurmSpec
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from sweep.cli.progress import Watching
-from sweep.core.attempt import AttemptKey, Outcome
-from sweep.core.cell import cell_id
-from sweep.core.outcome_rules import OUTCOME_RULES
-from sweep.core.policy import Policy
-from sweep.core.record import AttemptFile
+from sweep.cli.display.progress import Watching
+from sweep.core.attempts.attempt import AttemptKey, Outcome
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES
+from sweep.core.cells.cell import cell_id
+from sweep.core.records.record import AttemptFile
+from sweep.core.settings.policy import Policy
 from sweep.usecases.orchestrate import Orchestrator
 from tests.fakes import tiny_cell, weak_content
 from tests.sweep.usecases.world import World

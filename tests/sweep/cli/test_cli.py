@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sweep.cli.display.views import print_cells
 from sweep.cli.main import main
-from sweep.cli.views import print_cells
 from sweep.config import load
-from sweep.core.grid import expand
-from sweep.core.history import History
+from sweep.core.attempts.history import History
+from sweep.core.grids.grid import expand
 from sweep.usecases.orchestrate import sweep_file_of
 from sweep.usecases.status import statuses
 

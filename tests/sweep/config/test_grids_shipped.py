@@ -8,10 +8,10 @@ import pytest
 from sweep.config import available, load
 from sweep.config.library import GROUPS, Library
 from sweep.config.profiles import device, model
-from sweep.core.grid import expand
-from sweep.core.model import FlopConvention, flops_per_token
-from sweep.core.series import is_baseline
-from sweep.core.spec import ClusterSpec, SchedulerKind
+from sweep.core.cells.model_shape import FlopConvention, flops_per_token
+from sweep.core.grids.grid import expand
+from sweep.core.grids.series import is_baseline
+from sweep.core.settings.spec import ClusterSpec, SchedulerKind
 
 LIBRARY = Library.at(None)
 

@@ -17,9 +17,9 @@ import sweep.config.library as library_module
 from sweep.config import available, grids, load
 from sweep.config.compose import compose, parse
 from sweep.config.library import Library, shipped_conf
-from sweep.core.attempt import Outcome
-from sweep.core.grid import expand
-from sweep.core.spec import GpuFlag, Runner, SchedulerKind
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.grids.grid import expand
+from sweep.core.settings.spec import GpuFlag, Runner, SchedulerKind
 
 WEAK = "+grid=weak_scaling"
 LOCAL = "cluster=local"

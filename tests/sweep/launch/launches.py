@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.core.attempt import RankError
-from sweep.core.record import AttemptFile, attempt_dir, parse_error
+from sweep.core.attempts.attempt import RankError
+from sweep.core.records.record import AttemptFile, attempt_dir, parse_error
 from tests.commands import wait_for
 
 if TYPE_CHECKING:
-    from sweep.core.submission import Submission
+    from sweep.core.jobs.submission import Submission
 
 
 def command(made: Submission, *options: str) -> list[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase, RankError
-from sweep.core.spec import Runner
-from sweep.core.verdict import Evidence, judge
+from sweep.core.attempts.attempt import ErrorClass, JobReport, Outcome, Phase, RankError
+from sweep.core.attempts.verdict import Evidence, judge
+from sweep.core.settings.spec import Runner
 from sweep.launch.exits import RankExit, Witness, explain, explain_agent, read, render
 from tests.stubs.jobs import altered, stub_launch, submission
 from tests.sweep.launch.launches import attempt_file, command, error_of, folder, launch, place, wait_ready

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sweep.core.attempt import ErrorClass
-from sweep.core.claim import Claim, claim_file
-from sweep.core.node_command import Node
-from sweep.core.record import attempt_dir
-from sweep.core.spec import Runner
+from sweep.core.attempts.attempt import ErrorClass
+from sweep.core.jobs.claim import Claim, claim_file
+from sweep.core.jobs.node_command import Node
+from sweep.core.records.record import attempt_dir
+from sweep.core.settings.spec import Runner
 from sweep.launch.__main__ import EXIT_NOT_OURS
 from sweep.launch.claim import take
 from sweep.launch.launcher import EXIT_REFUSED
@@ -28,7 +28,7 @@ from tests.sweep.launch.launches import attempt_file, command, error_of, folder,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sweep.core.submission import Submission
+    from sweep.core.jobs.submission import Submission
 
 
 def as_job(job: str) -> list[str]:

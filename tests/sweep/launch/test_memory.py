@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.attempt import ErrorClass
+from sweep.core.attempts.attempt import ErrorClass
 from sweep.launch.memory import oom_kills
 from tests.stubs.jobs import stub_launch, submission
 from tests.sweep.launch.launches import command, error_of, folder, launch, place

@@ -16,12 +16,13 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from sweep.adapters.run_dir import RunDir
-from sweep.core.attempt import AttemptKey, ErrorClass, RankError
-from sweep.core.cell import Cell
-from sweep.core.claim import Claim, claim_file
-from sweep.core.node_command import Node
-from sweep.core.record import (
+from sweep.adapters.files.run_directory import RunDir
+from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
+from sweep.core.cells.cell import Cell
+from sweep.core.jobs.claim import Claim, claim_file
+from sweep.core.jobs.node_command import Node
+from sweep.core.jobs.submission import Submission
+from sweep.core.records.record import (
     ATTEMPT_FILE,
     CELL_FILE,
     PROGRESS_FILE,
@@ -33,7 +34,6 @@ from sweep.core.record import (
     rank_error,
     render_error,
 )
-from sweep.core.submission import Submission
 from sweep.launch.claim import take
 from tests.fakes import result_of
 

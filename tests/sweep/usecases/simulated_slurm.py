@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from sweep.adapters.slurm_commands import Answer, CommandTimeoutError, SlurmCommands
+from sweep.adapters.slurm.commands import Answer, CommandTimeoutError, SlurmCommands
 from tests.sweep.usecases.simulated_cluster import NODES, OURS, Cluster, End, Job, Row
 
 _NAMES = {OURS: "me"}

@@ -20,17 +20,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sweep.adapters.run_dir import RunDir
-from sweep.adapters.slurm import SlurmScheduler
-from sweep.core.attempt import AttemptKey, Outcome, StopKind
-from sweep.core.cell import Cell, cell_id
-from sweep.core.history import AttemptState, fold
-from sweep.core.ledger import Event, Reopened, Submitted
-from sweep.core.outcome_rules import OUTCOME_RULES
-from sweep.core.plan import UNDER_WAY, ActionKind
-from sweep.core.policy import Policy
-from sweep.core.restraint import gpu_hours_committed
-from sweep.core.spec import ClusterSpec, SchedulerKind, SlurmSpec
+from sweep.adapters.files.run_directory import RunDir
+from sweep.adapters.slurm.scheduler import SlurmScheduler
+from sweep.core.attempts.attempt import AttemptKey, Outcome, StopKind
+from sweep.core.attempts.history import AttemptState, fold
+from sweep.core.attempts.ledger import Event, Reopened, Submitted
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES
+from sweep.core.cells.cell import Cell, cell_id
+from sweep.core.decisions.admission import gpu_hours_committed
+from sweep.core.decisions.plan import UNDER_WAY, ActionKind
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, Snapshot, declare, exit_code
 from sweep.usecases.session import Session, Sources

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.ledger import Ended, Released, Reserved, Submitted
-from sweep.core.policy import Policy
+from sweep.core.attempts.ledger import Ended, Released, Reserved, Submitted
+from sweep.core.settings.policy import Policy
 from sweep.ports import SchedulerUnreachableError
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import tiny_cell

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import JobRun, Outcome
-from sweep.core.ledger import Ended, Skipped
-from sweep.core.plan import ActionKind
-from sweep.core.restraint import gpu_hours_committed
+from sweep.core.attempts.attempt import JobRun, Outcome
+from sweep.core.attempts.ledger import Ended, Skipped
+from sweep.core.decisions.admission import gpu_hours_committed
+from sweep.core.decisions.plan import ActionKind
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CALM, CLUSTER, World

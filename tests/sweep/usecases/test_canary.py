@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import ErrorClass
-from sweep.core.ledger import Skipped
-from sweep.core.plan import ActionKind
-from sweep.core.policy import Policy
+from sweep.core.attempts.attempt import ErrorClass
+from sweep.core.attempts.ledger import Skipped
+from sweep.core.decisions.plan import ActionKind
+from sweep.core.settings.policy import Policy
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import World, kinds, rank_error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import Outcome
-from sweep.core.ledger import Ended, Event
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.ledger import Ended, Event
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import Crash, tiny_cell
 from tests.sweep.usecases.world import World

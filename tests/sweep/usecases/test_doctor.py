@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sweep.adapters.doctor_here import file_system, packages, port_range, shadowing
-from sweep.core.attempt import JobReport, Phase
-from sweep.core.spec import LaunchSpec
-from sweep.core.submission import Submission
+from sweep.adapters.doctor.machine import file_system, packages, port_range, shadowing
+from sweep.core.attempts.attempt import JobReport, Phase
+from sweep.core.jobs.submission import Submission
+from sweep.core.settings.spec import LaunchSpec
 from sweep.launch import probe
 from sweep.ports import SchedulerError, SubmissionRejectedError
 from sweep.usecases.doctor import (
@@ -318,7 +318,7 @@ def test_nodes_meet_and_compare_clocks() -> None:
     """Both ends on this machine, in two threads; and a port that is taken."""
     import threading
 
-    from sweep.core.node_command import Node
+    from sweep.core.jobs.node_command import Node
 
     both = replace(submission(), launch=LaunchSpec(rendezvous_host="127.0.0.1"))
     jobs = (Node(submission=both, index=0, node_rank=0, job_id=str(n), hosts=("a", "b")) for n in itertools.count())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import JobRun
-from sweep.core.ledger import Ended, Requeued
+from sweep.core.attempts.attempt import JobRun
+from sweep.core.attempts.ledger import Ended, Requeued
 from tests.sweep.usecases.world import CLUSTER, World
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sweep.core.attempt import JobReport, Outcome, Phase
-from sweep.core.history import History, fold
-from sweep.core.plan import ActionKind
+from sweep.core.attempts.attempt import JobReport, Outcome, Phase
+from sweep.core.attempts.history import History, fold
+from sweep.core.decisions.plan import ActionKind
 from sweep.ports import SchedulerError
 from sweep.usecases.look import Look, look_over
 from sweep.usecases.status import statuses

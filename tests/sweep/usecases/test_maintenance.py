@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sweep.core.plan import ActionKind
-from sweep.core.site import Site
+from sweep.core.decisions.plan import ActionKind
+from sweep.core.settings.site import Site
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CALM, World
 

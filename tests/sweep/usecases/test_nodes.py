@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase
-from sweep.core.blame import Blame
-from sweep.core.site import Site
+from sweep.core.attempts.attempt import ErrorClass, JobReport, Outcome, Phase
+from sweep.core.attempts.blame import Blame
+from sweep.core.settings.site import Site
 from sweep.ports import SubmissionRejectedError
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CALM, World, nodes_known, rank_error

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sweep.core.attempt import ErrorClass
-from sweep.core.ledger import Skipped
-from sweep.core.plan import ActionKind
+from sweep.core.attempts.attempt import ErrorClass
+from sweep.core.attempts.ledger import Skipped
+from sweep.core.decisions.plan import ActionKind
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CALM, World, rank_error

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.ledger import Reserved, Submitted
-from sweep.core.plan import Action, ActionKind, decide
+from sweep.core.attempts.ledger import Reserved, Submitted
+from sweep.core.decisions.plan import Action, ActionKind, decide
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CLUSTER, World, kinds, several

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, Outcome, StopKind
-from sweep.core.ledger import Skipped, StopRequested
-from sweep.core.plan import ActionKind
-from sweep.core.restraint import gpu_hours_committed
+from sweep.core.attempts.attempt import ErrorClass, Outcome, StopKind
+from sweep.core.attempts.ledger import Skipped, StopRequested
+from sweep.core.decisions.admission import gpu_hours_committed
+from sweep.core.decisions.plan import ActionKind
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator
 from tests.sweep.usecases.world import CALM, CLUSTER, World, kinds, rank_error, several

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.ledger import Skipped
-from sweep.core.plan import ActionKind
-from sweep.core.site import Site, SizeLimit
-from sweep.core.spec import SlurmSpec
+from sweep.core.attempts.ledger import Skipped
+from sweep.core.decisions.plan import ActionKind
+from sweep.core.settings.site import Site, SizeLimit
+from sweep.core.settings.spec import SlurmSpec
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CALM, CLUSTER, World, several

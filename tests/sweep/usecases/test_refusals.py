@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sweep.core.attempt import Outcome
-from sweep.core.ledger import Refused, Reserved, Submitted
-from sweep.core.submission import Submission
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.ledger import Refused, Reserved, Submitted
+from sweep.core.jobs.submission import Submission
 from sweep.ports import SubmissionRejectedError
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import FakeScheduler, tiny_cell

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, Outcome
-from sweep.core.ledger import Reopened
-from sweep.core.plan import ActionKind
+from sweep.core.attempts.attempt import ErrorClass, Outcome
+from sweep.core.attempts.ledger import Reopened
+from sweep.core.decisions.plan import ActionKind
 from sweep.ports import SchedulerUnreachableError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from tests.sweep.usecases.world import CLUSTER, World, rank_error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import AttemptKey, ErrorClass, Outcome
-from sweep.core.ledger import Ended, Reserved
-from sweep.core.plan import ActionKind
-from sweep.core.policy import Policy
-from sweep.core.record import Result
+from sweep.core.attempts.attempt import AttemptKey, ErrorClass, Outcome
+from sweep.core.attempts.ledger import Ended, Reserved
+from sweep.core.decisions.plan import ActionKind
+from sweep.core.records.record import Result
+from sweep.core.settings.policy import Policy
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import result_of
 from tests.sweep.usecases.world import CLUSTER, World, kinds, rank_error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sweep.core.attempt import ErrorClass, Outcome
-from sweep.core.ledger import Reserved
-from sweep.core.outcome_rules import OUTCOME_RULES
-from sweep.core.plan import ActionKind
-from sweep.core.policy import Policy
-from sweep.core.site import Site
+from sweep.core.attempts.attempt import ErrorClass, Outcome
+from sweep.core.attempts.ledger import Reserved
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES
+from sweep.core.decisions.plan import ActionKind
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.site import Site
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CLUSTER, World, rank_error
 

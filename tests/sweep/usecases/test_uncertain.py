@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sweep.core.ledger import Released, Submitted
-from sweep.core.plan import ActionKind
+from sweep.core.attempts.ledger import Released, Submitted
+from sweep.core.decisions.plan import ActionKind
 from sweep.ports import SubmissionUncertainError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from tests.fakes import tiny_cell

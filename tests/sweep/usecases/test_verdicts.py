@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import ErrorClass, JobReport, Outcome, Phase
-from sweep.core.ledger import Ended
-from sweep.core.plan import ActionKind
-from sweep.core.verdict import Verdict
+from sweep.core.attempts.attempt import ErrorClass, JobReport, Outcome, Phase
+from sweep.core.attempts.ledger import Ended
+from sweep.core.attempts.verdict import Verdict
+from sweep.core.decisions.plan import ActionKind
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import exit_code
 from tests.sweep.usecases.world import CLUSTER, World, kinds, rank_error

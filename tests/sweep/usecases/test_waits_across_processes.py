@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import Outcome
-from sweep.core.ledger import Released
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.ledger import Released
 from sweep.ports import SubmissionUncertainError
 from sweep.usecases.sightings import MOST_SKEW_S
 from tests.fakes import tiny_cell

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sweep.core.attempt import Outcome
-from sweep.core.ledger import StopRequested
-from sweep.core.plan import ActionKind
-from sweep.core.restraint import gpu_hours_committed
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.ledger import StopRequested
+from sweep.core.decisions.admission import gpu_hours_committed
+from sweep.core.decisions.plan import ActionKind
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator
 from tests.sweep.usecases.world import CALM, CLUSTER, World

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempt import Outcome
-from sweep.core.ledger import Ended, Released, Submitted
-from sweep.core.plan import ActionKind
+from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.ledger import Ended, Released, Submitted
+from sweep.core.decisions.plan import ActionKind
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import Crash, FakeScheduler, result_of, tiny_cell

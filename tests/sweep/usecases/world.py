@@ -6,15 +6,15 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sweep.core.attempt import AttemptKey, ErrorClass, Outcome, RankError
-from sweep.core.cell import Cell, cell_id
-from sweep.core.ledger import Ended
-from sweep.core.plan import ActionKind
-from sweep.core.policy import Policy
-from sweep.core.record import AttemptFile
-from sweep.core.site import Site
-from sweep.core.spec import ClusterSpec, SchedulerKind
-from sweep.core.submission import Submission
+from sweep.core.attempts.attempt import AttemptKey, ErrorClass, Outcome, RankError
+from sweep.core.attempts.ledger import Ended
+from sweep.core.cells.cell import Cell, cell_id
+from sweep.core.decisions.plan import ActionKind
+from sweep.core.jobs.submission import Submission
+from sweep.core.records.record import AttemptFile
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.site import Site
+from sweep.core.settings.spec import ClusterSpec, SchedulerKind
 from sweep.ports import SchedulerUnreachableError
 from sweep.usecases.orchestrate import Orchestrator, Snapshot
 from sweep.usecases.session import Session, Sources

@@ -1,0 +1,106 @@
+"""Checks of this machine, whatever the cluster: the installation, what shadows it, the file system, the ports."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.files.sources_snapshot import SourcesError, packages_root, read_sources
+from sweep.core.jobs.sources import SOURCE_PACKAGES
+from sweep.launch.probe import file_system_problem
+from sweep.usecases.doctor import Check, Finding, ok, problem, warning
+
+if TYPE_CHECKING:
+    from sweep.core.settings.spec import ClusterSpec
+
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def checks_here(cluster: ClusterSpec, folder: Path, *, cwd: Path | None = None) -> list[Check]:
+    """Checks of this machine.
+
+    Args:
+        cluster: The cluster that is to be used.
+        folder: Where the run directory is to be made.
+        cwd: The working directory.
+    """
+    return [
+        Check(name="packages", look=packages),
+        Check(name="shadowing", look=lambda: shadowing(cwd or Path.cwd())),
+        Check(name="file system here", look=lambda: file_system(folder)),
+        Check(name="port range", look=lambda: port_range(cluster.launch.port_range)),
+    ]
+
+
+def packages(root: Path | None = None) -> Finding:
+    """The three packages lie beside one another, where one snapshot is taken of them, and are what Python imports."""
+    root = root or packages_root()
+    try:
+        read_sources(root)
+    except SourcesError as error:
+        return problem("packages", str(error), "Install the project anew, or run from its checkout.")
+    elsewhere = [f"{name} ({place})" for name in SOURCE_PACKAGES if (place := _place(name)) not in (None, root)]
+    if elsewhere:
+        return problem(
+            "packages",
+            f"Python imports {', '.join(elsewhere)}, not from {root}",
+            "Take the other package of that name off PYTHONPATH, uninstall it, or leave the folder that it lies in.",
+        )
+    return ok("packages", f"sweep, trainer and analysis lie together in {root}")
+
+
+def _place(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).resolve().parents[1] if spec is not None and spec.origin else None
+
+
+def shadowing(cwd: Path) -> Finding:
+    """Files in the working directory that have the packages' names, where it is not the checkout itself."""
+    if cwd.resolve() == packages_root():
+        return ok("shadowing", "the working directory is the checkout")
+    stray = [
+        str(path)
+        for name in SOURCE_PACKAGES
+        for path in (cwd / f"{name}.py", cwd / name / "__init__.py")
+        if path.exists()
+    ]
+    if stray:
+        return warning(
+            "shadowing",
+            f"there is a name of this project's packages in the working directory: {', '.join(stray)}",
+            "Jobs are safe (PYTHONSAFEPATH=1), but `python -m sweep` here may import it: rename it, or go elsewhere.",
+        )
+    return ok("shadowing", f"nothing in {cwd} has the name of one of the packages")
+
+
+def file_system(folder: Path) -> Finding:
+    """Atomic rename and hard links where the run directory is to be."""
+    said = file_system_problem(folder)
+    if said:
+        return problem("file system here", f"{folder}: {said}", "Give run_dir=DIR on a file system that has them.")
+    if not os.access(folder, os.X_OK | os.W_OK):
+        return problem("file system here", f"{folder} cannot be written", "Give another run_dir.")
+    return ok("file system here", f"atomic rename and hard links work in {folder}")
+
+
+def port_range(ports: tuple[int, int], ephemeral: Path = _EPHEMERAL) -> Finding:
+    """Rendezvous ports lie outside the range from which the system takes ports for outgoing connections."""
+    try:
+        low, high = map(int, ephemeral.read_text().split())
+    except (OSError, ValueError):
+        return ok("port range", f"{ports[0]} to {ports[1]}")
+    if ports[0] <= high and ports[1] >= low:
+        return warning(
+            "port range",
+            f"{ports[0]} to {ports[1]} overlaps with the ephemeral ports {low} to {high}, some of them always taken",
+            f"Set cluster.launch.port_range below {low}, for example [20000,29999].",
+        )
+    return ok("port range", f"{ports[0]} to {ports[1]} is clear of the ephemeral ports {low} to {high}")
+
+
+def interpreter(cluster: ClusterSpec) -> str:
+    """The interpreter that runs on the nodes."""
+    return cluster.launch.python or sys.executable

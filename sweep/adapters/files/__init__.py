@@ -1,0 +1,1 @@
+"""Files: the run directory, the ledger, the lease and the other records on disk."""

@@ -1,0 +1,90 @@
+"""The ledger as a file of JSON lines: append-only, one writer, tolerant of a torn tail."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sweep.core.attempts.ledger import EVENT_NAMES, LEDGER_VERSION, parse_event, read_lines, render_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from sweep.core.attempts.ledger import Event
+
+
+class LedgerFile:
+    """Implements :class:`sweep.ports.Ledger`.
+
+    Args:
+        path: The file; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open nothing yet: reading needs no right to write."""
+        self._path = path
+        self._tail_is_whole = False
+
+    def read(self) -> tuple[Sequence[Event], Sequence[str]]:
+        """All events, and what is wrong with the lines that are none."""
+        try:
+            with self._path.open("rb") as file:
+                return read_lines(file, _parse)
+        except FileNotFoundError:
+            return [], []
+
+    def append(self, event: Event) -> None:
+        """Write one event; on return it is on disk.
+
+        Raises:
+            OSError: If it cannot be written whole; what was there before is untouched.
+        """
+        line = (render_event(event) + "\n").encode()
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            self._mend_tail(fd)
+            self._tail_is_whole = False
+            _write_all(fd, line)
+            os.fsync(fd)
+            self._tail_is_whole = True
+        finally:
+            os.close(fd)
+
+    def _mend_tail(self, fd: int) -> None:
+        """End a line that a crash left half-written, so that the next one starts anew; the torn line stays."""
+        if self._tail_is_whole:
+            return
+        with self._path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size == 0:
+                return
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                _write_all(fd, b"\n")
+
+
+# A long sweep's ledger is read at every start: lines as render_event writes them are decoded in C, straight to events.
+_HEAD = f'{{"v": {LEDGER_VERSION}, "event": "'.encode()
+_DECODERS = {_HEAD + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()}
+
+
+def _parse(line: bytes, decoders: Mapping[bytes, Callable[[bytes], Any]] = _DECODERS, n: int = len(_HEAD)) -> Event:
+    """As :func:`sweep.core.attempts.ledger.parse_event`, which reads every line that is not plainly an event."""
+    decode = decoders.get(line[: line.find(b'"', n)])
+    if decode is not None:
+        try:
+            event: Event = decode(line)
+        except (ValueError, RecursionError):
+            pass  # the other reader says what is wrong, if anything is
+        else:
+            return event
+    return parse_event(line.decode("utf-8", errors="replace"))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        written = os.write(fd, data)
+        data = data[written:]

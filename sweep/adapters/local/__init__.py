@@ -1,0 +1,1 @@
+"""Local processes: the scheduler port on one machine."""

@@ -1,0 +1,101 @@
+"""Preflights of cells: the trainer started on one fake rank as a child process, its record kept by cell and sources."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.files.run_directory import write_atomically
+from sweep.core.cells.cell import SYNTHETIC
+from sweep.core.jobs.environment import scrubbed
+from sweep.core.records.preflight_record import Preflight
+from sweep.core.records.record import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sweep.core.records.record import CellFile
+
+PREFLIGHT_DIR = "preflight"
+_TIMEOUT_S = 600.0
+
+
+class PreflightError(Exception):
+    """The preflight itself could not be run; nothing is known of the cell."""
+
+
+class Preflights:
+    """Runs ``python -m trainer --preflight`` once for each cell and state of the sources.
+
+    Args:
+        run_dir: The run directory, in which records are kept.
+        sources_dir: The snapshot that the jobs will run.
+        digest: Its hash.
+        environ: The environment of the child process.
+    """
+
+    def __init__(self, run_dir: Path, sources_dir: Path, digest: str, environ: Mapping[str, str]) -> None:
+        """Run nothing yet."""
+        self._folder = run_dir / PREFLIGHT_DIR
+        self._digest = digest
+        self._environ = {**scrubbed(environ), "PYTHONPATH": str(sources_dir), "PYTHONSAFEPATH": "1"}
+
+    def known(self, cell_id: str, rank: int = 0) -> Preflight | None:
+        """The record of one rank of a cell that was examined before with these sources."""
+        with contextlib.suppress(OSError, RecordError):
+            return Preflight.parse(self._path(cell_id, rank).read_text())
+        return None
+
+    def examine(self, file: CellFile, rank: int = 0) -> Preflight:
+        """The record of one rank of a cell, made now unless it is known.
+
+        Raises:
+            PreflightError: If the trainer cannot be started here (no torch), or says nothing that can be read.
+        """
+        known = self.known(file.key.cell_id, rank)
+        if known is not None:
+            return known
+        text = self._run(file, rank)
+        try:
+            found = Preflight.parse(text)
+        except RecordError as error:
+            raise PreflightError(f"the preflight of {file.key.cell_id} printed no record: {error}") from error
+        if found.problem and file.cell.trainer.data != SYNTHETIC:
+            # It may be the token file's, which another look may find mended.
+            return found
+        self._folder.mkdir(exist_ok=True)
+        write_atomically(self._path(file.key.cell_id, rank), text)
+        return found
+
+    def _path(self, cell_id: str, rank: int) -> Path:
+        return self._folder / f"{cell_id}-rank-{rank}-{self._digest}.json"
+
+    def _run(self, file: CellFile, rank: int) -> str:
+        with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
+            path = Path(folder) / "cell.json"
+            path.write_text(file.render())
+            command = [sys.executable, "-m", "trainer", "--preflight", "--cell", str(path), "--json"]
+            command += ["--rank", str(rank)]
+            try:
+                done = subprocess.run(
+                    command,
+                    env=self._environ,
+                    cwd=folder,
+                    capture_output=True,
+                    text=True,
+                    timeout=_TIMEOUT_S,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise PreflightError(f"the preflight of {file.key.cell_id} did not run: {error}") from error
+        if not done.stdout.strip():
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise PreflightError(
+                f"the preflight of {file.key.cell_id} failed: {last}. It needs torch here: install the extra "
+                "'trainer', or leave preflight=true out."
+            )
+        return done.stdout

@@ -1,0 +1,77 @@
+"""Whether there is room for a job on this machine, and what is started for each of its nodes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from sweep.adapters.local.jobs import HOST
+from sweep.core.jobs.node_command import MARKER
+from sweep.core.jobs.submission import submission_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from sweep.adapters.local.jobs import LocalJob
+
+MEMORY_PER_RANK_BYTES = 2 * 1024**3
+"""Free memory without which a further cell is not started beside another; a cell's real need is not known here."""
+
+
+def has_room(
+    job: LocalJob,
+    running: Sequence[LocalJob],
+    *,
+    max_concurrent: int | None,
+    cores: int,
+    available_bytes: int,
+) -> bool:
+    """Whether a job may start beside those that run; one alone always may.
+
+    Cells that share cores, memory or GPUs disturb each other's times. So without a limit given by the user a cell that
+    uses GPUs runs alone, and so does one whose number of threads is not set: its ranks take all cores.
+    """
+    if not running:
+        return True
+    if max_concurrent is not None:
+        return len(running) < max_concurrent
+    if any(one.device_type != "cpu" for one in (job, *running)):
+        return False
+    fits = sum(_cores_of(one, cores) for one in (job, *running)) <= cores
+    return fits and available_bytes >= job.ranks * MEMORY_PER_RANK_BYTES
+
+
+def _cores_of(job: LocalJob, cores: int) -> int:
+    return cores if job.threads_per_rank is None else job.ranks * job.threads_per_rank
+
+
+def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:
+    """What plays one node."""
+    return [
+        *(job.python or sys.executable, "-m", "sweep.launch"),
+        *("--submission", str(run_dir / submission_file(job.submission))),
+        *("--index", str(job.index)),
+        *("--node-rank", str(rank)),
+        *("--job-id", job.job_id),
+        *("--hosts", ",".join([HOST] * job.nodes)),
+        *("--restart", "0"),
+    ]
+
+
+def launcher_environment(job: LocalJob, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Its environment: the snapshot's code, the mark, and this node's share of the machine's GPUs."""
+    paths = (job.sources_dir, environ.get("PYTHONPATH", ""))
+    made = {
+        **environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PYTHONSAFEPATH": "1",
+        MARKER: job.marker,
+    }
+    if job.device_type == "cuda":
+        first, last = rank * job.gpus_per_node, (rank + 1) * job.gpus_per_node
+        visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        shares = visible if visible != [""] else [str(index) for index in range(last)]
+        made["CUDA_VISIBLE_DEVICES"] = ",".join(shares[first:last])
+    return made

@@ -1,0 +1,1 @@
+"""Slurm: the scheduler port over sbatch, squeue, sacct and scontrol."""

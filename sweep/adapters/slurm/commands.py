@@ -1,0 +1,198 @@
+"""Running Slurm's commands: their environment, time-outs, and patience with a controller that is busy."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_exponential
+
+from sweep.core.jobs.environment import scrubbed
+from sweep.ports import SchedulerError, SchedulerUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+# A user's defaults for these commands would hide jobs (SQUEUE_PARTITION) or stop to ask (SCANCEL_INTERACTIVE).
+_USERS_DEFAULTS = re.compile(r"^(SQUEUE|SACCT|SCANCEL|SINFO)_")
+_FOR_ASKING = {
+    "LC_ALL": "C",
+    "SLURM_TIME_FORMAT": "%s",
+    # The default of 64 bytes cuts the task list of a sparse array short.
+    "SLURM_BITSTR_LEN": "1024",
+}
+_PREFIX = re.compile(r"^(?:sbatch|squeue|sacct|scancel|scontrol|sinfo|sacctmgr): (?:(?:error|fatal): )?")
+_TRANSIENT = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection (refused|reset|timed out)|zero bytes|standby mode"
+    r"|problem talking to the database|unable to connect to database|sending persistconn|broken pipe|send failure"
+    r"|receive failure|temporarily un|transport endpoint"
+    # No cluster is found, or it does not let this process in: as good as away.
+    r"|configuration source|unable to resolve|munge|authentication error",
+    re.IGNORECASE,
+)
+# squeue says these, prints nothing, and exits with 0: taken for an answer, they would make every job look gone.
+_NO_ANSWER = re.compile(r"error: invalid user", re.IGNORECASE)
+_LONGEST_ARGUMENTS_BYTES = 100_000
+
+
+class CommandMissingError(SchedulerError):
+    """A command is not installed here."""
+
+
+class CommandTimeoutError(SchedulerUnreachableError):
+    """A command did not end in time and was killed; what it did before is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """How a command ended and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def words(self) -> str:
+        """What Slurm said on standard error: every line, its ``sbatch: error:`` taken off, joined by ``; ``."""
+        lines = (_PREFIX.sub("", line.strip()) for line in self.stderr.splitlines())
+        return "; ".join(line for line in lines if line)
+
+
+class SlurmCommands:
+    """Runs Slurm's commands.
+
+    Args:
+        environ: The environment to run them in, ``PATH`` included; what an enclosing job left in it is taken out.
+        timeout_s: Seconds that each may take.
+        attempts: How often to ask while the controller or the database is not reached.
+        backoff_s: Seconds before the first repetition; doubled for each further one, up to 10.
+        patience_s: Seconds after which nothing is repeated: Slurm's commands try for MessageTimeout themselves (29 s
+            were seen), and what took that long is not asked again at once.
+        sleep: Waits.
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        timeout_s: float = 60.0,
+        attempts: int = 3,
+        backoff_s: float = 1.0,
+        patience_s: float = 20.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clean = scrubbed(environ)
+        asking = {name: value for name, value in self._clean.items() if not _USERS_DEFAULTS.match(name)}
+        self._asking = {**asking, **_FOR_ASKING}
+        self._timeout_s, self._attempts, self._backoff_s = timeout_s, attempts, backoff_s
+        self._patience_s, self._sleep = patience_s, sleep
+
+    def require(self, *names: str) -> None:
+        """Look for commands before anything depends on them.
+
+        Raises:
+            CommandMissingError: If one is not installed here.
+            SchedulerError: If SLURM_CONF names no file; each command would look for another for a minute.
+        """
+        for name in names:
+            self._program(name)
+        named = self._clean.get("SLURM_CONF")
+        if named and not Path(named).is_file():
+            raise SchedulerError(
+                f"SLURM_CONF names {named}, which is no file. Let it name the cluster's slurm.conf, or unset it on a "
+                "machine that finds its cluster by itself."
+            )
+
+    def ask(self, command: Sequence[str], *, unless: re.Pattern[str] | None = None) -> str:
+        """Standard output of a command that may be repeated.
+
+        Args:
+            command: Name and arguments.
+            unless: What Slurm may complain of without it being a failure.
+
+        Raises:
+            SchedulerError: If it failed, or still could not reach the controller after some attempts.
+        """
+        retrying = Retrying(
+            stop=stop_after_attempt(self._attempts) | stop_after_delay(self._patience_s),
+            wait=wait_exponential(multiplier=self._backoff_s, max=10),
+            retry=retry_if_exception_type(SchedulerUnreachableError),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        return retrying(self._ask_once, command, unless)
+
+    def _ask_once(self, command: Sequence[str], unless: re.Pattern[str] | None) -> str:
+        answer = self._run(command, self._asking)
+        if answer.returncode == 0 and not _NO_ANSWER.search(answer.stderr):
+            return answer.stdout
+        if unless is not None and unless.search(answer.stderr):
+            return answer.stdout
+        text = f"{command[0]} failed: {answer.words or f'exit code {answer.returncode}'}"
+        raise (SchedulerUnreachableError if _TRANSIENT.search(answer.stderr) else SchedulerError)(text)
+
+    def submit(self, command: Sequence[str]) -> Answer:
+        """Run a command once, in the environment that the job inherits.
+
+        Raises:
+            CommandMissingError: If there is no such command.
+            CommandTimeoutError: If it was killed because it took too long.
+        """
+        return self._run(command, self._clean)
+
+    def _run(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
+        program = self._program(command[0])
+        try:
+            return self._communicate([program, *command[1:]], environ)
+        except OSError as error:
+            raise SchedulerError(f"{program} cannot be run: {error}") from error
+
+    def _program(self, name: str) -> str:
+        found = shutil.which(name, path=self._clean.get("PATH", os.defpath))
+        if found is None:
+            hint = " Where a cluster keeps no accounting, set slurm.sacct=false." if name == "sacct" else ""
+            raise CommandMissingError(
+                f"{name} is not on PATH. Run this where Slurm is, on a login node, or take cluster=local.{hint}"
+            )
+        return found
+
+    def _communicate(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
+        with subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            # A group of its own: killed as a whole, and a Ctrl-C at the terminal does not cut sbatch short.
+            start_new_session=True,
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=self._timeout_s)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                name = os.path.basename(command[0])  # noqa: PTH119 - a name, not a file to look at
+                raise CommandTimeoutError(f"{name} did not answer within {self._timeout_s:g} s") from error
+        return Answer(returncode=process.returncode, stdout=stdout, stderr=stderr)
+
+
+def argument_chunks(words: Sequence[str], limit_bytes: int = _LONGEST_ARGUMENTS_BYTES) -> Iterator[list[str]]:
+    """The words in as few lists as a command line allows: one, up to about 10,000 job ids."""
+    chunk: list[str] = []
+    length = 0
+    for word in words:
+        if chunk and length + len(word) + 1 > limit_bytes:
+            yield chunk
+            chunk, length = [], 0
+        chunk.append(word)
+        length += len(word) + 1
+    if chunk:
+        yield chunk

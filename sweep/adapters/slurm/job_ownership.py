@@ -1,0 +1,71 @@
+"""Whose a job is, and who cancelled it: ids are given anew by a controller that has lost its state."""
+
+from __future__ import annotations
+
+import pwd
+import re
+from dataclasses import dataclass, field
+
+from sweep.adapters.slurm.queue_text import base_of, is_script_of, parse_row_id, split_script
+from sweep.core.attempts.attempt import Phase, slurm_state
+
+OWNER_FORMAT = "%i|%T|%U|%u|%j|%o"
+_CANCELLED_BY = re.compile(r"CANCELLED by (\d+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owners:
+    """What has some ids now.
+
+    Attributes:
+        names: By job or array its name and, where it is another user's, that user's.
+        scripts: By job or array its job script, of this user's.
+        pending: Jobs and array tasks that have not begun.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    scripts: dict[str, str] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+
+    def has(self, job_id: str, submission: str) -> bool:
+        """Whether what has an id now is this user's job of a submission: by its name, or by its script."""
+        base = base_of(job_id)
+        return self.names.get(base) == submission or is_script_of(submission, self.scripts.get(base, ""))
+
+
+def read_owners(text: str, user: str) -> Owners:
+    """Rows of ``squeue --array -h -o OWNER_FORMAT``.
+
+    Args:
+        text: The rows.
+        user: Whose jobs are ours: a name or a numeric id.
+    """
+    owners = Owners()
+    for line in text.splitlines():
+        row_id, state, uid, owner, rest = (*line.split("|", 4), "", "", "", "")[:5]
+        name, script = split_script(rest)
+        named = parse_row_id(row_id)
+        if named is None:
+            continue
+        is_mine = user in (uid, owner)
+        owners.names[named[0]] = name if is_mine else f"{name} of {owner}"
+        if is_mine:
+            owners.scripts[named[0]] = script
+        if slurm_state(state).phase is Phase.PENDING:
+            owners.pending.update(named[1])
+    return owners
+
+
+def who_cancelled(state: str, user: str) -> str:
+    """Who cancelled a job, in words that follow "cancelled by"; empty where its state does not say.
+
+    Only its owner, an operator or an administrator can.
+    """
+    found = _CANCELLED_BY.fullmatch(state)
+    if found is None:
+        return ""
+    try:
+        name = pwd.getpwuid(int(found[1])).pw_name
+    except (KeyError, OverflowError):
+        name = f"user {found[1]}"
+    return "you outside of this tool (scancel)" if user in (found[1], name) else f"{name} (an administrator)"

@@ -1,0 +1,1 @@
+"""Display: tables, lines and JSON for people and scripts."""

@@ -1,0 +1,151 @@
+"""What ``status CELL`` and ``status --nodes`` show: every attempt and why it ended so; nodes and who blames them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from sweep.core.attempts.blame import evidence_of, standing
+from sweep.core.attempts.waiting import waits_for
+from sweep.core.encoding.message import counted
+from sweep.core.records.record import attempt_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from sweep.core.attempts.blame import Blame
+    from sweep.core.attempts.history import AttemptState, History
+    from sweep.core.records.sweep_file import SweepFile
+    from sweep.ports import RunDirectory
+    from sweep.usecases.look import Look
+
+
+def attempts_as_json(
+    cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory, look: Look
+) -> list[dict[str, object]]:
+    """Every attempt at a cell, with the evidence that its outcome rests on, or what it waits for, or how far it is."""
+    found = []
+    for repeat in range(1, content.repeats + 1):
+        for attempt in history.of(cell_id, repeat).attempts:
+            found.append({**_as_data(attempt, look), "running": _running(attempt, run_dir)})
+    return found
+
+
+def _as_data(attempt: AttemptState, look: Look) -> dict[str, object]:
+    report = look.reports.get(attempt.job_id or "") if attempt.in_flight else None
+    return {
+        "repeat": attempt.key.repeat,
+        "attempt": attempt.key.attempt,
+        "directory": str(attempt_dir(attempt.key)),
+        "submission": attempt.submission,
+        "job": attempt.job_id,
+        "reserved_at": attempt.reserved_at,
+        "ended_at": attempt.ended_at,
+        "state": "released" if attempt.released else "in flight" if attempt.in_flight else "ended",
+        "outcome": None if attempt.outcome is None else attempt.outcome.value,
+        "reason": attempt.reason,
+        "gpu_seconds": attempt.gpu_seconds,
+        "recorded": attempt.key not in look.unrecorded,
+        "waits_for": None if report is None else waits_for(report) or None,
+        "evidence": dict(attempt.evidence),
+    }
+
+
+def _running(attempt: AttemptState, run_dir: RunDirectory) -> dict[str, object] | None:
+    """What the launcher and the trainer of an attempt in flight have said; None before its launcher began."""
+    launched = run_dir.attempt_file(attempt.key) if attempt.in_flight else None
+    if launched is None:
+        return None
+    progress = run_dir.progress(attempt.key)
+    return {
+        "since": launched.started_at,
+        "nodes": list(launched.hosts),
+        "restart": launched.restart,
+        "step": None if progress is None else progress.step,
+        "steps": None if progress is None else progress.steps,
+        "tokens_per_s": None if progress is None else progress.tokens_per_s,
+    }
+
+
+def print_attempts(
+    console: Console, cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory, look: Look
+) -> None:
+    """Every attempt at a cell: when, where, how it ended, and the evidence in the order in which it decides."""
+    for attempt in attempts_as_json(cell_id, content, history, run_dir, look):
+        title = f"repeat {attempt['repeat']} attempt {attempt['attempt']}: {attempt['outcome'] or attempt['state']}"
+        title += "" if attempt["recorded"] else " (not recorded yet)"
+        console.print(f"[bold]{title}[/bold]", highlight=False)
+        for name, text in _facts(attempt):
+            if text:
+                console.print(f"  {name:<18} {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _facts(attempt: Mapping[str, object]) -> list[tuple[str, str]]:
+    evidence = attempt["evidence"]
+    assert isinstance(evidence, dict), "written as a mapping"
+    used = attempt["gpu_seconds"]
+    facts = [
+        ("why", str(attempt["reason"] or "")),
+        ("job", f"{attempt['job'] or 'unknown'} of {attempt['submission']}"),
+        ("reserved", _when(attempt["reserved_at"])),
+        ("decided", _when(attempt["ended_at"])),
+        ("used", "" if not isinstance(used, int | float) else f"{used / 3600:,.3f} GPU-hours"),
+        ("folder", str(attempt["directory"])),
+        ("waits for", str(attempt["waits_for"] or "")),
+        *_running_facts(attempt["running"]),
+    ]
+    if not evidence:
+        return facts
+    result = "valid" if evidence.get("result") else evidence.get("result_problem") or "none"
+    state = f"{evidence.get('state') or 'unknown'} {evidence.get('state_reason') or ''}".strip()
+    return [
+        *facts,
+        ("result", str(result)),
+        ("scheduler's word", state),
+        ("nodes", ", ".join(evidence.get("nodes") or [])),
+        ("exit code", "" if evidence.get("exit_code") is None else str(evidence["exit_code"])),
+        ("blamed", ", ".join(evidence.get("blamed") or [])),
+        *(("error file", _error(error)) for error in evidence.get("errors") or []),
+    ]
+
+
+def _running_facts(running: object) -> list[tuple[str, str]]:
+    if not isinstance(running, dict):
+        return []
+    restart = f", restart {running['restart']}" if running["restart"] else ""
+    speed = "" if running["tokens_per_s"] is None else f", {running['tokens_per_s']:,.0f} tokens/s"
+    return [
+        ("running", f"since {_when(running['since'])} on {', '.join(running['nodes'])}{restart}"),
+        ("step", "" if running["step"] is None else f"{running['step']} of {running['steps']}{speed}"),
+    ]
+
+
+def _error(error: Mapping[str, object]) -> str:
+    who = (
+        f"node {error['node_rank']}" if error["rank"] is None else f"rank {error['rank']} on node {error['node_rank']}"
+    )
+    step = "" if error["step"] is None else f" in step {error['step']}"
+    return f"{_when(error['time'])} {who}{step}: {error['error_class']}: {error['message']}"
+
+
+def _when(value: object) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if isinstance(value, int | float) else ""
+
+
+def print_nodes(
+    console: Console, cluster: str, blames: Sequence[Blame], *, after: int, expiry_h: float, now: float
+) -> None:
+    """Nodes that attempts blame on one cluster, over all of the user's runs there."""
+    from rich.markup import escape
+
+    found = evidence_of(standing(blames, now=now, expiry_h=expiry_h))
+    if not found:
+        console.print(f"no node of {cluster} is blamed by any attempt of the last {expiry_h:g} hours.", highlight=False)
+        return
+    for node, cells, reason in found:
+        verdict = "[red]excluded[/red]" if cells >= after else "watched"
+        told = f"blamed by {counted(cells, 'cell')}; latest: {escape(reason)}"
+        console.print(f"{node}: {verdict}, {told}", highlight=False, soft_wrap=True)
+    console.print(f"excluded: blamed by {after} or more different cells within {expiry_h:g} hours.", highlight=False)

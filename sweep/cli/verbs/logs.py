@@ -1,0 +1,130 @@
+"""``logs``: what the processes of an attempt printed, on all its nodes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.files.lease import current_holder
+from sweep.cli.common import OK, CommandError, cells_named, find_run_dir, sweep_file_of
+from sweep.cli.wiring import read_history
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.records.record import LEDGER_FILE, LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
+
+if TYPE_CHECKING:
+    from sweep.adapters.files.run_directory import RunDir
+    from sweep.cli.args import Arguments
+    from sweep.core.attempts.history import AttemptState
+
+_FOLLOW_EVERY_S = 0.5
+
+
+def main(asked: Arguments) -> int:
+    """Print the logs of a cell's attempt."""
+    run_dir = find_run_dir(asked)
+    key = _attempt(asked, run_dir)
+    reader = _Reader(run_dir, key)
+    ledger = _Ledger(run_dir, key)
+    attempt = ledger.attempt()
+    printed = reader.print_new(attempt)
+    if not printed and not asked.follow:
+        print(f"{key} has printed nothing.", file=sys.stderr)
+    while asked.follow and attempt is not None and attempt.in_flight and not _is_over_unrecorded(run_dir, key):
+        time.sleep(_FOLLOW_EVERY_S)
+        attempt = ledger.attempt()
+        reader.print_new(attempt)
+    reader.print_new(attempt, last=True)
+    return OK
+
+
+def _attempt(asked: Arguments, run_dir: RunDir) -> AttemptKey:
+    content = sweep_file_of(run_dir)
+    if len(asked.cells) != 1:
+        raise CommandError("logs needs one cell: python -m sweep logs CELL. 'python -m sweep status' lists the cells.")
+    (cell,) = cells_named(asked.cells, content)
+    history, _ = read_history(run_dir)
+    past = history.of(cell, asked.repeat)
+    if past.last is None:
+        raise CommandError(f"cell {cell} has no attempt at repeat {asked.repeat} yet.")
+    number = past.last.key.attempt if asked.attempt is None else asked.attempt
+    if number not in [attempt.key.attempt for attempt in past.attempts]:
+        raise CommandError(f"cell {cell} has no attempt {number}; it has 1 to {past.highest_number}.")
+    return AttemptKey(cell_id=cell, repeat=asked.repeat, attempt=number)
+
+
+def _is_over_unrecorded(run_dir: RunDir, key: AttemptKey) -> bool:
+    """Whether an attempt's launcher has ended and nobody is there who would write that down."""
+    launched = run_dir.attempt_file(key)
+    return launched is not None and launched.ended_at is not None and current_holder(Path(run_dir.path)) is None
+
+
+class _Ledger:
+    """What the ledger says of one attempt; read anew only once it has grown.
+
+    Args:
+        run_dir: The run directory.
+        key: The attempt.
+    """
+
+    def __init__(self, run_dir: RunDir, key: AttemptKey) -> None:
+        """Nothing read yet."""
+        self._run_dir = run_dir
+        self._key = key
+        self._size = -1
+        self._attempt: AttemptState | None = None
+
+    def attempt(self) -> AttemptState | None:
+        """Where the attempt stands."""
+        size = (Path(self._run_dir.path) / LEDGER_FILE).stat().st_size
+        if size != self._size:
+            history, _ = read_history(self._run_dir)
+            self._size, self._attempt = size, history.attempt(self._key)
+        return self._attempt
+
+
+class _Reader:
+    """Prints what is new in the logs of an attempt: each line after ``job`` or its node's name.
+
+    Args:
+        run_dir: The run directory.
+        key: The attempt.
+    """
+
+    def __init__(self, run_dir: RunDir, key: AttemptKey) -> None:
+        """Nothing printed yet."""
+        self._root = Path(run_dir.path)
+        self._folder = self._root / attempt_dir(key)
+        self._offsets: dict[Path, int] = {}
+        self._rests: dict[Path, bytes] = {}
+
+    def print_new(self, attempt: AttemptState | None, *, last: bool = False) -> int:
+        """Print whole lines (at the last time, what is left too); gives their number."""
+        count = 0
+        for path, name in self._files(attempt):
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                data = self._rests.get(path, b"") + file.read()
+                self._offsets[path] = file.tell()
+            *lines, self._rests[path] = data.split(b"\n")
+            if last and self._rests[path]:
+                lines.append(self._rests.pop(path))
+            for line in lines:
+                sys.stdout.write(f"{name} | {line.decode(errors='replace')}\n")
+            count += len(lines)
+        sys.stdout.flush()
+        return count
+
+    def _files(self, attempt: AttemptState | None) -> list[tuple[Path, str]]:
+        """First what the job itself printed (set-up lines, Slurm's words for its end), then its nodes."""
+        nodes = [
+            (path, path.relative_to(self._folder).with_suffix("").as_posix())
+            for path in sorted(self._folder.rglob(LOG_GLOB))
+        ]
+        if attempt is None or attempt.job_id is None:
+            return nodes
+        # Slurm's name for it, and that of the processes of this machine.
+        starts = (f"{attempt.submission}-{attempt.job_id}.", f"{attempt.job_id}.")
+        own = sorted(path for path in (self._root / SUBMISSION_LOGS_DIR).glob("*") if path.name.startswith(starts))
+        return [*((path, "job") for path in own), *nodes]

@@ -1,0 +1,54 @@
+"""``plan``: every cell, what would be done about it and why; submits nothing and writes nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.files.run_directory import RunDir
+from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes
+from sweep.cli.display import views
+from sweep.cli.wiring import read_history
+from sweep.core.grids.grid import expand
+from sweep.core.records.sweep_file import extended
+from sweep.usecases.orchestrate import planned, sweep_file_of
+from sweep.usecases.status import statuses
+
+if TYPE_CHECKING:
+    from sweep.cli.args import Arguments
+
+
+def main(asked: Arguments) -> int:
+    """Print the plan."""
+    spec = load_spec(asked)
+    content = sweep_file_of(spec, expand(spec.grid))
+    run_dir = RunDir(Path(spec.run_dir))
+    old = run_dir.sweep_file()
+    # Raises where the directory is another grid's or cluster's.
+    known = content.cells if old is None else extended(old, content).cells
+    history, problems = read_history(run_dir)
+    actions = planned(spec, content.cells, known, history, now=time.time())
+    listed = statuses(content, history, run_dir, actions)
+    walltime_min = spec.cluster.walltime_min
+    hours = views.gpu_hours_to_submit(listed, walltime_min)
+    out, err = consoles()
+    console = err if asked.as_json else out
+    if asked.as_json:
+        budget = views.budget_totals(spec.policy.budget_gpu_hours, history)
+        totals = {"gpu_hours_at_most": hours, "walltime_min": walltime_min, **budget, "run_dir": run_dir.path}
+        print(json.dumps(views.as_json(content, listed, totals, walltime_min=walltime_min)))
+    else:
+        views.print_cells(console, content, listed, walltime_min=walltime_min)
+        views.print_rejections(console, content)
+    print_notes(err, [*problems, *baseline_notes(content), *views.budget_notes(spec.policy.budget_gpu_hours, history)])
+    console.print(
+        f"\n{views.totals_line(listed)}; at most {hours:,.1f} GPU-hours (walltime {walltime_min} min x GPUs). "
+        f"Grid {content.grid}, scale {content.scale}, cluster {content.cluster}, run directory {spec.run_dir}. "
+        "Nothing was submitted.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return OK

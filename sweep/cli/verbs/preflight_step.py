@@ -1,0 +1,82 @@
+"""Preflights before a run: cells that cannot be built, or cannot fit, are kept from being submitted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.local.preflight_runner import PreflightError, Preflights
+from sweep.cli.common import CommandError
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.records.record import CellFile
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweep.core.cells.cell import Cell
+    from sweep.core.cells.device import Device
+    from sweep.core.records.preflight_record import Preflight
+    from sweep.usecases.session import Session
+
+_GIB = 1 << 30
+
+
+def examine(session: Session, err: Console) -> None:
+    """Examine every cell of a session and bar those that will not run; what is known from before is not run again.
+
+    Raises:
+        CommandError: If the preflight cannot be run at all.
+    """
+    sources = session.sources
+    preflights = Preflights(Path(session.run_dir.path), Path(sources.directory), sources.digest, os.environ)
+    barred: dict[str, tuple[str, str]] = {}
+    for number, (cell_id, cell) in enumerate(session.cells.items(), 1):
+        device = session.devices[cell.device]
+        key = AttemptKey(cell_id=cell_id, repeat=1, attempt=1)
+        file = CellFile(cell=cell, device=device, key=key, sources_hash=sources.digest)
+        for rank in ranks_to_examine(cell):
+            is_new = preflights.known(cell_id, rank) is None
+            try:
+                found = preflights.examine(file, rank)
+            except PreflightError as error:
+                raise CommandError(str(error)) from error
+            verdict = verdict_of(found, device)
+            if is_new or verdict is not None:
+                progress = f"preflight {number} of {len(session.cells)} {cell_id} rank {rank}"
+                err.print(f"{progress}: {_words(found, verdict)}", highlight=False, markup=False)
+            if verdict is not None:
+                barred[cell_id] = verdict
+                break
+    session.barred = barred
+
+
+def ranks_to_examine(cell: Cell) -> tuple[int, ...]:
+    """Ranks that tell of all: any one without a pipeline; with one, the first stage's and the last's."""
+    return (0,) if cell.parallelism.pp == 1 else (0, cell.gpus - 1)
+
+
+def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
+    """The table's word and reason for a cell that will not run; None for one that may.
+
+    A cell is barred only where what its tensors take for certain is more than the device has: what the context,
+    communicators and fragmentation take comes on top, and a peak that a stand-in has raised proves nothing.
+    """
+    if found.problem:
+        return "preflight_failed", found.problem
+    if found.least_memory_bytes is None or device.memory_gib is None:
+        return None
+    least_gib = found.least_memory_bytes / _GIB
+    if least_gib <= device.memory_gib:
+        return None
+    taken = f"the tensors of rank {found.rank} alone peak at {least_gib:,.1f} GiB"
+    if found.is_overstated:
+        taken = f"parameters, gradients and optimiser state of rank {found.rank} alone take {least_gib:,.1f} GiB"
+    return "oom_predicted", f"predicted, not run: {taken}; {device.name} has {device.memory_gib:g} GiB"
+
+
+def _words(found: Preflight, verdict: tuple[str, str] | None) -> str:
+    if verdict is not None:
+        return f"{verdict[0]}: {verdict[1]}"
+    peak = "unknown" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / _GIB:,.2f} GiB"
+    return f"can be built; peak of its tensors {'about ' if found.is_overstated else ''}{peak}"

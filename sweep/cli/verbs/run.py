@@ -1,0 +1,244 @@
+"""``run``: everything that is not measured yet, watched to its end, then the tables."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.files.lease import Lease, LeaseLostError
+from sweep.adapters.files.run_directory import RunDir
+from sweep.cli.common import (
+    BAD_USAGE,
+    GAVE_UP,
+    INTERRUPTED,
+    NOT_WATCHED,
+    CommandError,
+    baseline_notes,
+    consoles,
+    load_spec,
+    print_notes,
+)
+from sweep.cli.display import views
+from sweep.cli.display.notify import Notifier
+from sweep.cli.display.progress import ConsoleReporter, Watching
+from sweep.cli.verbs.preflight_step import examine
+from sweep.cli.verbs.tables import make_tables
+from sweep.cli.wiring import scheduler_for, session_for
+from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
+from sweep.core.encoding.message import counted
+from sweep.core.grids.grid import expand
+from sweep.core.records.record import LEDGER_FILE
+from sweep.ports import SchedulerError
+from sweep.usecases.orchestrate import Orchestrator, declare, exit_code, sweep_file_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from rich.console import Console
+
+    from sweep.cli.args import Arguments
+    from sweep.core.decisions.plan import Action
+    from sweep.core.grids.grid import Expansion
+    from sweep.core.records.sweep_file import SweepFile
+    from sweep.core.settings.spec import SweepSpec
+    from sweep.ports import Scheduler
+    from sweep.usecases.orchestrate import Snapshot
+    from sweep.usecases.session import Session
+
+_HOLES = {
+    ActionKind.GIVE_UP: "given up",
+    ActionKind.HOLD: "cancelled",
+    ActionKind.EXPLAINED: "explained",
+    ActionKind.PAUSED: "paused",
+    ActionKind.OVER_BUDGET: "over budget",
+}
+_MOST_IDS = 4
+
+
+def main(asked: Arguments) -> int:
+    """Run the sweep."""
+    spec = load_spec(asked)
+    expansion = expand(spec.grid)
+    run_dir = RunDir(Path(spec.run_dir))
+    scheduler = scheduler_for(spec.cluster, run_dir)
+    if not spec.watch and not scheduler.keeps_jobs:
+        raise CommandError(
+            "watch=false leaves jobs to a scheduler, and the local cluster has none: its jobs end with this command. "
+            "Leave watch=false out, or choose a Slurm cluster."
+        )
+    path = Path(run_dir.path)
+    is_new = not path.exists()
+    try:
+        return _run(asked, spec, expansion, run_dir, scheduler)
+    except SchedulerError:
+        ledger = path / LEDGER_FILE
+        if is_new and not (ledger.exists() and ledger.stat().st_size):
+            # Nothing was submitted: an empty run directory would only be in the way of the real ones.
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _run(asked: Arguments, spec: SweepSpec, expansion: Expansion, run_dir: RunDir, scheduler: Scheduler) -> int:
+    _, err = consoles()
+    notifier = Notifier(spec, run_dir, err)
+    run_dir.create()
+    print_notes(err, run_dir.apply_access())
+    with Lease(Path(run_dir.path)) as lease:
+        content = declare(run_dir, sweep_file_of(spec, expansion, own_name=scheduler.own_name()))
+        views.print_rejections(err, content)
+        print_notes(err, baseline_notes(content))
+        session = session_for(
+            content,
+            cells={point.cell_id: expansion.cells[point.cell_id] for point in expansion.points},
+            repeats=spec.repeats,
+            devices=spec.devices,
+            cluster=spec.cluster,
+            run_dir=run_dir,
+            lease=lease,
+            scheduler=scheduler,
+            reporter=ConsoleReporter(err, content.cells),
+            command=["python", "-m", "sweep", asked.verb, *asked.overrides],
+            policy=spec.policy,
+            canary_helps=scheduler.keeps_jobs,
+        )
+        with _signals_as_interrupt():
+            try:
+                if spec.preflight:
+                    examine(session, err)
+                snapshot = _orchestrate(session, spec, content, err, notifier)
+            except KeyboardInterrupt:
+                return _interrupted(session, err)
+            except OSError as error:
+                notifier.stopped(f"the run directory cannot be used: {error}", NOT_WATCHED)
+                return _unusable(run_dir, error)
+            except LeaseLostError as error:
+                notifier.stopped(str(error), BAD_USAGE)
+                raise
+            except Exception as error:
+                notifier.stopped(f"{type(error).__name__}: {error}", GAVE_UP)
+                raise
+            finally:
+                scheduler.close()
+    return _finish(spec, snapshot, run_dir, err, notifier)
+
+
+def _orchestrate(session: Session, spec: SweepSpec, content: SweepFile, err: Console, notifier: Notifier) -> Snapshot:
+    orchestrator = Orchestrator(session)
+    orchestrator.reopen(spec.retry)
+    try:
+        if not spec.watch:
+            return orchestrator.step()
+        with Watching(err, content, session) as watching:
+
+            def show(snapshot: Snapshot) -> None:
+                watching.show(snapshot)
+                notifier.watched(snapshot)
+
+            return orchestrator.watch(show)
+    finally:
+        orchestrator.leave()
+
+
+@contextmanager
+def _signals_as_interrupt() -> Iterator[None]:
+    """A hang-up or a polite kill ends the watching as Ctrl-C does; a second one does not break the tidying up."""
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in handled}
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for other in handled:
+            signal.signal(other, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in handled:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupted(session: Session, err: Console) -> int:
+    """Leave after Ctrl-C: local jobs are ended and say so in the ledger, Slurm's go on."""
+    again = "The same command again resumes."
+    if session.scheduler.keeps_jobs:
+        count = sum(1 for _ in session.history.in_flight())
+        go = "goes" if count == 1 else "go"
+        err.print(f"\ninterrupted; {counted(count, 'job')} {go} on without being watched. {again}", highlight=False)
+        return INTERRUPTED
+    err.print("\ninterrupted; ending the running cells ...", highlight=False)
+    session.scheduler.close()
+    _settle_interrupted(session)
+    err.print(f"no process is left. {again}", highlight=False)
+    return INTERRUPTED
+
+
+def _unusable(run_dir: RunDir, error: OSError) -> int:
+    """Leave because the run directory can no longer be written: full, read-only, or gone."""
+    print(
+        f"error: the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and "
+        "Slurm jobs go on. Mend it and give the same command again.",
+        file=sys.stderr,
+    )
+    return NOT_WATCHED
+
+
+def _settle_interrupted(session: Session) -> None:
+    """Write down how the ended cells ended, so that status tells the truth before the run is taken up again."""
+    reconciler = Orchestrator(session).reconciler
+    deadline = session.clock.monotonic() + session.cluster.result_grace_s + 1
+    reconciler.settle()
+    while any(session.history.in_flight()) and session.clock.monotonic() < deadline:
+        session.clock.sleep(0.2)
+        reconciler.settle()
+
+
+def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, notifier: Notifier) -> int:
+    counts = snapshot.counts()
+    if not snapshot.is_over:
+        err.print(
+            f"{counted(counts[ActionKind.WAIT], 'job')} submitted and not watched{_what_follows(snapshot)}. "
+            f"python -m sweep status {shlex.quote(f'run_dir={run_dir.path}')} shows where they stand; "
+            "the same command without watch=false takes over.",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        return exit_code(snapshot)
+    for line in hole_lines(snapshot.actions):
+        err.print(line, highlight=False, markup=False, soft_wrap=True)
+    if spec.tables:
+        make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)
+    notifier.ended(snapshot, exit_code(snapshot))
+    return exit_code(snapshot)
+
+
+def hole_lines(actions: Sequence[Action]) -> list[str]:
+    """What has no measurement in the end, and why: one line for all cells with one reason."""
+    cells: dict[tuple[ActionKind, str], list[str]] = {}
+    for action in actions:
+        if action.kind in _HOLES:
+            cells.setdefault((action.kind, action.reason), []).append(action.cell_id)
+    lines = []
+    for (kind, reason), found in cells.items():
+        ids = list(dict.fromkeys(found))
+        more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
+        lines.append(f"{_HOLES[kind]}: {', '.join(ids[:_MOST_IDS])}{more}: {reason.removeprefix(f'{kind.value}: ')}")
+    over = (ActionKind.GIVE_UP, ActionKind.HOLD)
+    ended = {action.outcome for action in actions if action.kind in over and action.outcome is not None}
+    return [*lines, f"The same command with retry=[{','.join(sorted(ended))}] tries them again."] if ended else lines
+
+
+def _what_follows(snapshot: Snapshot) -> str:
+    """What was not submitted yet and why, where nobody stays to do it."""
+    rest = [action for action in snapshot.actions if action.kind in (*TO_SUBMIT, ActionKind.LATER)]
+    if not rest:
+        return ""
+    return f"; {len(rest)} more follow when the same command is given again ({rest[0].cell_id}: {rest[0].reason})"

@@ -1,0 +1,119 @@
+"""``status``: where every cell of a run stands, or every attempt at one cell, or the nodes; only reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweep.adapters.files.blame_file import BlameFile, blame_path
+from sweep.adapters.files.lease import current_holder, watch_text
+from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, sweep_file_of
+from sweep.cli.display import evidence, views
+from sweep.cli.wiring import look_at_queue, look_over_run, read_history
+from sweep.core.attempts.blame import standing
+from sweep.core.encoding.message import hours
+from sweep.usecases.contact import away_text
+from sweep.usecases.status import statuses
+
+if TYPE_CHECKING:
+    from sweep.adapters.files.run_directory import RunDir
+    from sweep.cli.args import Arguments
+    from sweep.core.attempts.history import History
+    from sweep.core.records.sweep_file import SweepFile
+    from sweep.usecases.look import Look
+
+
+def main(asked: Arguments) -> int:
+    """Print where a run stands."""
+    run_dir = find_run_dir(asked)
+    content = sweep_file_of(run_dir)
+    if asked.nodes:
+        return _nodes(asked, content)
+    history, problems = read_history(run_dir)
+    if asked.cells:
+        _attempts(asked, content, history, run_dir)
+    else:
+        _cells(asked, content, history, run_dir)
+    _, err = consoles()
+    print_notes(err, problems)
+    return OK
+
+
+def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
+    holder = current_holder(Path(run_dir.path))
+    look = _look(history, content, run_dir)
+    listed = statuses(content, history, run_dir, look=look, is_watched=holder is not None)
+    out, err = consoles()
+    console = err if asked.as_json else out
+    away = run_dir.away()
+    cost = views.budget_totals(content.policy.budget_gpu_hours, history)
+    if asked.as_json:
+        totals = {
+            **cost,
+            "run_dir": run_dir.path,
+            "watched_by": None if holder is None else str(holder),
+            "scheduler_away_since": None if away is None else away[0],
+            "unrecorded": len(look.unrecorded),
+        }
+        print(json.dumps(views.as_json(content, listed, totals)))
+    else:
+        views.print_cells(console, content, listed)
+        views.print_rejections(console, content)
+    console.print(
+        f"\n{run_dir.path}: {views.totals_line(listed)}; {hours(cost['gpu_hours_spent'])} GPU-hours spent, "
+        f"{hours(cost['gpu_hours_reserved'])} reserved; {watch_text(Path(run_dir.path))}.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    print_notes(err, views.budget_notes(content.policy.budget_gpu_hours, history))
+    print_notes(err, views.look_notes(look))
+    if away is not None:
+        when = "" if holder is not None else ", when it was last watched"
+        console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def _look(history: History, content: SweepFile, run_dir: RunDir) -> Look:
+    """What the scheduler says; who watches writes down what ends, else it is judged here."""
+    is_watched = current_holder(Path(run_dir.path)) is not None
+    return (look_at_queue if is_watched else look_over_run)(history, content, run_dir)
+
+
+def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
+    out, err = consoles()
+    cells = cells_named(asked.cells, content)
+    look = _look(history, content, run_dir)
+    look = replace(look, unrecorded=frozenset(key for key in look.unrecorded if key.cell_id in cells))
+    if asked.as_json:
+        found = [
+            {"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history, run_dir, look)}
+            for cell in cells
+        ]
+        print(json.dumps({"cells": found}))
+        return
+    for cell in cells:
+        out.print(f"cell {cell} ({views.describe(content.cells[cell])})", highlight=False, soft_wrap=True)
+        evidence.print_attempts(out, cell, content, history, run_dir, look)
+    print_notes(err, views.look_notes(look))
+
+
+def _nodes(asked: Arguments, content: SweepFile) -> int:
+    blames = BlameFile(blame_path(content.blame_name, os.environ)).read()
+    policy, now = content.policy, time.time()
+    if asked.as_json:
+        found = standing(blames, now=now, expiry_h=policy.bad_node_expiry_h)
+        print(
+            json.dumps(
+                {"nodes": {node: [json.loads(item.render()) for item in items] for node, items in found.items()}}
+            )
+        )
+        return OK
+    out, _ = consoles()
+    evidence.print_nodes(
+        out, content.blame_name, blames, after=policy.bad_node_after, expiry_h=policy.bad_node_expiry_h, now=now
+    )
+    return OK

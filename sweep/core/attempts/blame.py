@@ -1,0 +1,105 @@
+"""Which nodes are to be kept away from: those that several cells blame, on one cluster, for a while."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from sweep.core.attempts.attempt import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+BLAMING = frozenset({Outcome.NODE_FAIL, Outcome.DEVICE_ERROR})
+"""Outcomes that can be a node's fault."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blame:
+    """One attempt's evidence against one node.
+
+    Attributes:
+        node: The node's name.
+        time: Unix time.
+        cell_id: The cell whose attempt blames it.
+        run: The run's name.
+        outcome: How the attempt ended.
+        reason: In words.
+    """
+
+    node: str
+    time: float
+    cell_id: str
+    run: str
+    outcome: Outcome
+    reason: str
+
+    def render(self) -> str:
+        """One JSON line, without its line end."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, line: str) -> Blame:
+        """Read one line back.
+
+        Raises:
+            ValueError: If it is damaged.
+        """
+        try:
+            data = json.loads(line)
+            return cls(
+                node=str(data["node"]),
+                time=float(data["time"]),
+                cell_id=str(data["cell_id"]),
+                run=str(data["run"]),
+                outcome=Outcome(data["outcome"]),
+                reason=str(data["reason"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"a damaged line of blame: {error}") from error
+
+
+def standing(blames: Iterable[Blame], *, now: float, expiry_h: float) -> dict[str, list[Blame]]:
+    """Blame that has not expired, by node, the latest first."""
+    found: dict[str, list[Blame]] = {}
+    for blame in sorted(blames, key=lambda blame: -blame.time):
+        if now - blame.time < expiry_h * 3600:
+            found.setdefault(blame.node, []).append(blame)
+    return found
+
+
+def bad_nodes(blames: Iterable[Blame], *, now: float, after: int, expiry_h: float) -> tuple[str, ...]:
+    """Nodes that at least ``after`` different cells blame; one cell that fails everywhere proves nothing."""
+    by_node = standing(blames, now=now, expiry_h=expiry_h)
+    return tuple(sorted(node for node, found in by_node.items() if len({blame.cell_id for blame in found}) >= after))
+
+
+def excludable(
+    wanted: Collection[str], *, known: Collection[str], usable: Collection[str], needed: int
+) -> tuple[str, ...]:
+    """Nodes to exclude of those wanted: only names that the cluster knows, and never so many that too few are left.
+
+    Slurm refuses every submission whose ``--exclude`` has a name that it does not know, or leaves too few nodes.
+
+    Args:
+        wanted: Nodes to keep away from, the most important first.
+        known: Names that the cluster knows; empty where it cannot be asked: then nothing is excluded.
+        usable: Of these, nodes on which the job could start otherwise: the others are no loss, and no gain.
+        needed: Nodes that the job needs.
+    """
+    left, chosen = set(usable), []
+    for node in dict.fromkeys(wanted):
+        if node not in known or (node in left and len(left) <= needed):
+            continue
+        left.discard(node)
+        chosen.append(node)
+    return tuple(sorted(chosen))
+
+
+def evidence_of(blames: Mapping[str, Sequence[Blame]]) -> list[tuple[str, int, str]]:
+    """Per node: how many cells blame it, and the latest reason; for ``status --nodes``."""
+    return [
+        (node, len({blame.cell_id for blame in found}), f"{found[0].outcome}: {found[0].reason}")
+        for node, found in sorted(blames.items())
+    ]

@@ -1,0 +1,1 @@
+"""Cells: models, devices, axes and number formats, and the rules that say which cells can run."""

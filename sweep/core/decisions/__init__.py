@@ -1,0 +1,1 @@
+"""Decisions: from what is known to what is done next."""

@@ -1,0 +1,1 @@
+"""Between values and text: the codec of records, node lists, and words that depend on a number."""

@@ -1,0 +1,1 @@
+"""Grids: axes and conditions, expanded into cells and rejections, and the series that view them."""

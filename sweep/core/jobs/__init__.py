@@ -1,0 +1,1 @@
+"""Jobs: submissions, claims, the sources and the command that a node starts."""

@@ -1,0 +1,179 @@
+"""What is started on one node of a job: the command, its port and its environment."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweep.core.jobs.claim import shared_id
+from sweep.core.jobs.environment import scrubbed
+from sweep.core.records.record import attempt_dir, restart_dir
+from sweep.core.settings.spec import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import PurePosixPath
+
+    from sweep.core.attempts.attempt import AttemptKey
+    from sweep.core.jobs.submission import Submission
+
+MARKER = "SWEEP_ATTEMPT"
+"""Variable that every process of an attempt inherits; by it they are found when their launcher is gone."""
+NODE_RANK = "SWEEP_NODE_RANK"
+"""Variable with the node's place in the job's node list; torchrun's GROUP_RANK differs: it sorts nodes by address."""
+EXITS_FILE = "exits.json"
+"""In the folder of torchrun's copies: how the ranks ended that failed (:mod:`sweep.launch.exits`)."""
+
+# What an enclosing torchrun leaves, beyond what a job inherits: PET_NNODES is the default of --nnodes, and so on.
+_TORCHRUN = re.compile(r"^PET_")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """One node's part in one run of one job.
+
+    Attributes:
+        submission: What the job belongs to.
+        index: Its array index: which task.
+        node_rank: Which of its nodes.
+        job_id: The scheduler's id.
+        hosts: The job's nodes, by node rank; a machine that plays several nodes is named as often.
+        restart: How often this job id has run before.
+    """
+
+    submission: Submission
+    index: int
+    node_rank: int
+    job_id: str
+    hosts: tuple[str, ...]
+    restart: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a place that the submission does not have."""
+        asked = self.submission.nodes
+        if not 0 <= self.index < len(self.submission.tasks):
+            raise ValueError(f"array index {self.index} is none of the {len(self.submission.tasks)} tasks.")
+        if not all(self.hosts) or len(self.hosts) != asked:
+            # Never a default: two jobs that both take "localhost" would join each other's rendezvous.
+            raise ValueError(f"the job has the nodes [{','.join(self.hosts)}]; {asked} are needed.")
+        if not 0 <= self.node_rank < asked:
+            raise ValueError(f"node rank {self.node_rank} is not below {asked}, the nodes of the job.")
+
+    @property
+    def shared_job_id(self) -> str:
+        """The id that all tasks of the submission share."""
+        return shared_id(self.job_id)
+
+    @property
+    def key(self) -> AttemptKey:
+        """The attempt."""
+        return self.submission.tasks[self.index]
+
+    @property
+    def attempt(self) -> PurePosixPath:
+        """The attempt's folder, relative to the run directory."""
+        return attempt_dir(self.key)
+
+    @property
+    def folder(self) -> PurePosixPath:
+        """Folder of this run of the job id, relative to the run directory."""
+        return restart_dir(self.attempt, self.restart)
+
+    @property
+    def head(self) -> str:
+        """Address of node 0."""
+        return self.submission.launch.rendezvous_host or self.hosts[0]
+
+    @property
+    def rendezvous_id(self) -> str:
+        """A name that no other run of any job has."""
+        return f"{self.job_id}-{self.restart}-{self.key.attempt}"
+
+    @property
+    def port(self) -> int:
+        """Rendezvous port, the same on every node without asking anyone, and another for every run."""
+        first, last = self.submission.launch.port_range
+        digest = hashlib.sha256(self.rendezvous_id.encode()).digest()
+        return first + int.from_bytes(digest[:8], "big") % (last - first + 1)
+
+    @property
+    def local_address(self) -> str:
+        """What this node announces as its address; empty: torchrun's own choice, the host's full name."""
+        if self.submission.launch.local_address:
+            return self.submission.launch.local_address
+        own = self.hosts[self.node_rank]
+        return own if _is_address(own) else ""
+
+    def command(self, *, python: str, cell_file: str, out_dir: str, log_dir: str) -> tuple[str, ...]:
+        """What to start.
+
+        Args:
+            python: The interpreter.
+            cell_file: Path of ``cell.json``.
+            out_dir: Folder for the records.
+            log_dir: Folder for torchrun's copies of what the ranks print and for how they ended; to be removed
+                afterwards.
+        """
+        launch = self.submission.launch
+        entry = (*launch.entry, "--cell", cell_file, "--out", out_dir)
+        if launch.runner is Runner.DIRECT:
+            return (python, *entry)
+        agent = ("-m", "sweep.launch.agent", f"{log_dir}/{EXITS_FILE}")
+        return (python, *agent, *self._torchrun_arguments(log_dir), *entry)
+
+    def _torchrun_arguments(self, log_dir: str) -> tuple[str, ...]:
+        timeout_s = self.submission.launch.join_timeout_s
+        is_host = int(self.node_rank == 0)
+        return (
+            *("--nnodes", str(self.submission.nodes)),
+            *("--nproc-per-node", str(self.submission.gpus_per_node)),
+            *("--rdzv-backend", "c10d"),
+            *("--rdzv-endpoint", f"{self.head}:{self.port}"),
+            *("--rdzv-id", self.rendezvous_id),
+            # read_timeout (60 s by default) is also how long a node tries to reach a node 0 that starts late.
+            *("--rdzv-conf", f"join_timeout={timeout_s},read_timeout={timeout_s},is_host={is_host}"),
+            *(("--local-addr", self.local_address) if self.local_address else ()),
+            *("--max-restarts", "0"),
+            *("--tee", "3"),
+            *("--log-dir", log_dir),
+        )
+
+    def environment(self, environ: Mapping[str, str], *, cores: int) -> dict[str, str]:
+        """The environment of what is started, from the launcher's own.
+
+        Args:
+            environ: The launcher's environment; this very job's ``SLURM_*`` variables stay.
+            cores: Cores that the launcher may use.
+        """
+        launch = self.submission.launch
+        clean = scrubbed(environ)
+        kept = {name: value for name, value in environ.items() if name in clean or name.startswith("SLURM_")}
+        made = {name: value for name, value in kept.items() if not _TORCHRUN.match(name)}
+        made |= {"PYTHONUNBUFFERED": "1", **launch.environment, "PYTHONSAFEPATH": "1", NODE_RANK: str(self.node_rank)}
+        paths = (self.submission.sources_dir, *made.get("PYTHONPATH", "").split(os.pathsep))
+        made["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
+        made.setdefault(MARKER, f"{self.rendezvous_id}@{self.submission.name}")
+        # Torchrun's own names ranks by their place on the node, from 0 on each.
+        made.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank${rank}]: ")
+        # torchrun forces 1 where nothing is said, and says so in every log.
+        made.setdefault("OMP_NUM_THREADS", str(max(1, cores // self.ranks_on_host)))
+        if launch.runner is Runner.DIRECT:
+            made |= {"NODE_RANK": str(self.node_rank), "NNODES": str(self.submission.nodes)}
+        return made
+
+    @property
+    def ranks_on_host(self) -> int:
+        """The job's ranks that share this machine's cores."""
+        return self.submission.gpus_per_node * self.hosts.count(self.hosts[self.node_rank])
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""A submission: attempts with identical resources that go to the scheduler in one call, and the file jobs read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.records.record import SUBMISSIONS_DIR, RecordError, attempt_dir, parse_object, render
+from sweep.core.settings.spec import LaunchSpec, Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submission:
+    """Attempts that need the same resources; array index i runs ``tasks[i]``.
+
+    Written before the scheduler is told, so that a job reads what it is to do and a crash cannot lose what was meant.
+
+    Attributes:
+        name: Unique; the job's name, by which the scheduler is asked after a crash.
+        run_dir: The run directory, absolute.
+        created_at: Unix time.
+        tasks: Attempts by array index.
+        nodes: Nodes of each task.
+        gpus_per_node: Ranks on each node.
+        device_type: ``cuda`` or ``cpu``: whether GPUs are used by the ranks.
+        walltime_min: Minutes that each task may take.
+        sources_dir: Snapshot of the sources that jobs run, absolute.
+        sources_hash: Hash that the snapshot must have.
+        launch: How a job is started on its nodes.
+        exclude: Nodes that it keeps away from; only names that the cluster knows.
+        provenance: Commit, whether the tree was dirty, package versions, command.
+        is_cut: Whether the walltime is less than the cells were to have, to end before a maintenance.
+    """
+
+    name: str
+    run_dir: str
+    created_at: float
+    tasks: tuple[AttemptKey, ...]
+    nodes: int
+    gpus_per_node: int
+    device_type: str
+    walltime_min: int
+    sources_dir: str
+    sources_hash: str
+    launch: LaunchSpec
+    exclude: tuple[str, ...] = ()
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    is_cut: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each task."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def gpu_hours(self) -> float:
+        """The most that each task can cost: walltime x GPUs."""
+        return self.gpus * self.walltime_min / 60
+
+    @property
+    def file(self) -> str:
+        """Path of the submission's file, relative to the run directory."""
+        return submission_file(self.name)
+
+    def render(self) -> str:
+        """Text of the file."""
+        body = {item.name: getattr(self, item.name) for item in fields(self)}
+        body["tasks"] = [{**asdict(key), "directory": str(attempt_dir(key))} for key in self.tasks]
+        body["launch"] = asdict(self.launch)
+        return render("submission", body)
+
+    @classmethod
+    def parse(cls, text: str) -> Submission:
+        """Read the file back.
+
+        Raises:
+            RecordError: If it is damaged.
+        """
+        data = parse_object(text, "submission")
+        try:
+            # Files of earlier versions say nothing of a cut.
+            values: dict[str, Any] = {item.name: {"is_cut": False, **data}[item.name] for item in fields(cls)}
+            launch = dict(values["launch"])
+            launch["runner"] = Runner(launch["runner"])
+            launch["entry"], launch["port_range"] = tuple(launch["entry"]), tuple(launch["port_range"])
+            values["launch"] = LaunchSpec(**launch)
+            values["exclude"] = tuple(values["exclude"])
+            values["tasks"] = tuple(
+                AttemptKey(cell_id=task["cell_id"], repeat=task["repeat"], attempt=task["attempt"])
+                for task in values["tasks"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"the submission file is damaged: {type(error).__name__}: {error}") from error
+        return cls(**values)
+
+
+def submission_file(name: str) -> str:
+    """Path of a submission's file, relative to the run directory."""
+    return f"{SUBMISSIONS_DIR}/{name}.json"
+
+
+def safe_name(text: str) -> str:
+    """A job name of letters, digits, ``_``, ``.`` and ``-``, at most 80 long: safe in any shell and file system."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:80] or "sweep"

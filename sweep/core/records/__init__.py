@@ -1,0 +1,1 @@
+"""Records: the names and schemas of the files in a run directory."""

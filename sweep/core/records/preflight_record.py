@@ -1,0 +1,111 @@
+"""What a preflight says of a cell: whether it can be built, its peak memory by kind, and what it communicates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from sweep.core.cells.cell import convert_value
+from sweep.core.records.record import RecordError, parse_object, render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MEMORY_KINDS = (
+    "parameters",
+    "gathered_parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "temporary",
+    "communication",
+    "buffers",
+)
+"""Kinds of memory, which together make the peak.
+
+``parameters``, ``gradients``, ``optimizer``: what this rank holds of them. ``gathered_parameters``: what FSDP has
+gathered of others' shards. ``activations``: made in the forward pass. ``temporary``: made in the backward pass (what it
+recomputes included) or by the optimiser, and dropped. ``communication``: what a collective reads or writes beside
+these. ``buffers``: tokens, masks, the rotary table.
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """All collectives of one kind over one group in one step of one rank.
+
+    Attributes:
+        op: ``all_gather``, ``reduce_scatter``, ``all_reduce``, ``send`` ...
+        group: Mesh dimensions that the group spans, outermost first: ``dp_shard``, ``dp_shard x cp``, ``world``.
+        ranks: Ranks of the group.
+        nodes: Nodes that it touches.
+        count: How many there are.
+        bytes: Bytes of all of them; of each its larger side (a gather's output, a scatter's input).
+    """
+
+    op: str
+    group: str
+    ranks: int
+    nodes: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preflight:
+    """One rank of a cell, run on fake tensors (``python -m trainer --preflight``).
+
+    Attributes:
+        cell_id: Which cell.
+        rank: Which rank of it.
+        world_size: Ranks in all.
+        problem: Why the cell cannot run; empty where it can, and then everything below is known.
+        peak_memory_bytes: Largest sum of all tensors that are alive at once in a step; None after a problem.
+        peak_by_kind: What it consists of, by :data:`MEMORY_KINDS`.
+        state_by_kind: All of the rank's parameters, gradients and optimiser state.
+        collectives: Those of one step, the largest first.
+        stages: This rank's pipeline stages in words; empty without a pipeline.
+        notes: What was left out or stood in for.
+        is_overstated: Whether something stood in that holds more than the real thing, so that the peak may be too high.
+        time_s: Seconds that it took.
+    """
+
+    cell_id: str
+    rank: int
+    world_size: int
+    problem: str = ""
+    peak_memory_bytes: int | None = None
+    peak_by_kind: Mapping[str, int] = field(default_factory=dict)
+    state_by_kind: Mapping[str, int] = field(default_factory=dict)
+    collectives: tuple[Traffic, ...] = ()
+    stages: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    is_overstated: bool = False
+    time_s: float | None = None
+
+    @property
+    def least_memory_bytes(self) -> int | None:
+        """What the rank's tensors take for certain; None where nothing is known."""
+        if self.is_overstated and self.peak_memory_bytes is not None:
+            # All of it is alive while the optimiser works.
+            return sum(self.state_by_kind.values())
+        return self.peak_memory_bytes
+
+    def render(self) -> str:
+        """Text of the record."""
+        return render("preflight", asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Preflight:
+        """Read the record back.
+
+        Raises:
+            RecordError: If it is damaged.
+        """
+        data = parse_object(text, "preflight")
+        names = [item.name for item in fields(cls) if item.name in data]
+        try:
+            values: dict[str, Any] = {name: convert_value(cls, name, data[name], name) for name in names}
+            return cls(**values)
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"a preflight record is damaged: {error}") from error

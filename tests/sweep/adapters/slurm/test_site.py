@@ -1,0 +1,183 @@
+"""What a cluster allows: what is asked, how often, what counts where it cannot be asked, what never passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sweep.adapters.slurm.site import ASK_AGAIN_S, FRESH_S, HOPELESS, SlurmSite, is_hopeless
+from sweep.adapters.slurm.site_text import read_unhealthy
+from sweep.core.attempts.attempt import JobReport, Phase
+from sweep.core.settings.site import Site
+from sweep.core.settings.spec import SlurmSpec
+from sweep.ports import SchedulerUnreachableError
+from tests.sweep.adapters.recorded_site import AWAY, Clock, FakeCommands, ask, golden, site_of
+
+
+def test_the_recorded_cluster() -> None:
+    """MaxArraySize 5; 9 jobs in the account, 5 of them taken; the shorter of 2 days and 12 hours; 5 days to go."""
+    assert ask() == Site(
+        max_array_tasks=5,
+        free_tasks=4,
+        max_walltime_min=720,
+        nodes=frozenset({"node1", "node2"}),
+        usable=frozenset({"node1"}),
+        maintenance_at=1796404802.0,
+    )
+
+
+def test_a_user_is_asked_about_by_name_although_he_is_known_by_number() -> None:
+    commands = FakeCommands()
+    assert SlurmSite(SlurmSpec(), commands, "0", now=Clock()).site().free_tasks == 4  # type: ignore[arg-type]  # a fake
+    nobody = SlurmSite(SlurmSpec(), commands, "4294967000", now=Clock()).site()  # type: ignore[arg-type]  # a fake
+    assert (nobody.free_tasks, nobody.max_array_tasks) == (None, 5)
+
+
+def test_nodes_that_the_settings_exclude_are_not_counted_on_and_unknown_names_are_left_out() -> None:
+    spec = SlurmSpec(exclude="node[2-3],/a/file", sbatch={"exclude": "nosuchnode", "comment": "kept"})
+    site, _ = site_of(spec, **{"nodes-drained": "node1|idle|none\nnode2|idle|none\n"})
+    assert site.fitting_spec() == spec, "not asked yet"
+    found = site.site()
+    assert (found.nodes, found.usable) == (frozenset({"node1", "node2"}), frozenset({"node1"}))
+    assert [note.split()[4].strip(",") for note in found.notes] == ["node3", "nosuchnode"]
+    assert site.fitting_spec() == SlurmSpec(exclude="node2,/a/file", sbatch={"comment": "kept"})
+    assert site.cluster_name() == "private"
+
+
+def test_of_a_reservation_only_its_nodes_are_counted_on() -> None:
+    row = "ReservationName=mine StartTime=1 EndTime=2 Nodes=node1 Flags=SPEC_NODES\n"
+    answers = {"nodes-drained": "", "reservations": row}
+    assert ask(SlurmSpec(reservation="mine"), **answers).usable == {"node1"}
+    assert ask(**answers).usable == {"node1", "node2"}
+
+
+def test_nodes_out_of_service_are_named_with_slurms_reason() -> None:
+    site, commands = site_of()
+    assert site.unhealthy(["node1", "node2", "gone"]) == {"node2": "drained: GPU 3 | Xid 79"}
+    assert site.unhealthy(["node1"]) == {}
+    assert site.unhealthy([]) == {}
+    assert len(commands.calls) == 2
+    assert site_of(**{"nodes-drained": None})[0].unhealthy(["node2"]) == {}
+    assert read_unhealthy(golden("nodes")) == {}
+
+
+def test_what_cannot_be_asked_is_none_and_the_rest_is_there() -> None:
+    nothing = dict.fromkeys(("config", "partitions", "reservations", "user", "accounts", "qos", "queue", "everyone"))
+    assert ask(**nothing) == Site()
+    assert ask(user=None, accounts=None, qos=None) == replace(ask(), free_tasks=None, max_walltime_min=2880)
+    assert ask(queue=None, everyone=None) == replace(ask(), free_tasks=None)
+    garbage = dict.fromkeys(nothing, "\x00 what | = is\n|||||||\nthis? PartitionName=\n")
+    ask(**garbage)
+
+
+def test_a_controller_that_is_away_is_asked_once_and_what_it_said_before_still_counts() -> None:
+    clock = Clock()
+    site, commands = site_of(clock=clock, config=AWAY)
+    with pytest.raises(SchedulerUnreachableError) as raised:
+        site.site()
+    assert commands.calls == ["config"]
+    for part in ("asked what the cluster allows", AWAY, "Nothing was submitted", "scontrol ping", "SLURM_CONF"):
+        assert part in str(raised.value), "what was asked, what is true, what to change"
+    commands.answers = {}
+    clock.time += ASK_AGAIN_S
+    before = site.site()
+    commands.answers = {"config": AWAY}
+    commands.calls.clear()
+    clock.time += FRESH_S
+    assert site.site() == before
+    assert commands.calls == ["config", "queue", "everyone", "nodes-drained"]
+
+
+@pytest.mark.parametrize(
+    ("away", "asked"),
+    [
+        ("partitions", ["config", "partitions"]),
+        ("reservations", ["config", "partitions", "reservations"]),
+        ("user", ["config", "partitions", "reservations", "user"]),
+    ],
+)
+def test_no_further_question_is_put_once_nobody_is_there_to_answer(away: str, asked: list[str]) -> None:
+    site, commands = site_of(**{away: AWAY})
+    facts = site.facts()
+    assert commands.calls == asked
+    assert facts.config is not None, "what was heard before it counts"
+    assert (facts.partitions is None) == (away == "partitions")
+    assert facts.qos is None
+
+
+def test_settings_are_asked_for_once_in_ten_minutes_and_the_queue_each_time() -> None:
+    clock = Clock()
+    site, commands = site_of(clock=clock)
+    site.site()
+    clock.time += FRESH_S - 1
+    site.site()
+    assert commands.calls.count("config") == commands.calls.count("qos") == 1
+    assert commands.calls.count("queue") == 2
+    clock.time += 1
+    site.site()
+    assert commands.calls.count("config") == commands.calls.count("qos") == 2
+
+
+def test_what_could_not_be_asked_is_asked_again_soon_and_stays_as_it_was_meanwhile() -> None:
+    clock = Clock()
+    site, commands = site_of(clock=clock)
+    before = site.site()
+    commands.answers = {"qos": None, "partitions": None}
+    clock.time += FRESH_S
+    assert site.site() == before
+    clock.time += ASK_AGAIN_S - 1
+    site.site()
+    assert commands.calls.count("partitions") == 2
+    commands.answers = {"partitions": golden("partitions").replace("node[1-2]", "node[1-3]")}
+    clock.time += 1
+    assert site.site().nodes == {"node1", "node2", "node3"}
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "PartitionTimeLimit",
+        "PartitionNodeLimit",
+        "BadConstraints",
+        "AccountNotAllowed",
+        "Job's account not permitted to use this partition (debug allows other not sweep)",
+        "Job's QOS not permitted to use this partition (debug allows normal not high)",
+        "InvalidAccount",
+        "InvalidQOS",
+        "QOSMaxWallDurationPerJobLimit",
+        "AssocMaxWallDurationPerJobLimit",
+        "QOSMaxNodePerJobLimit",
+        "QOSMaxGRESPerJob",
+        "QOSMaxGRESMinutesPerJob",
+        "AssocMaxCpuPerNode",
+        "QOSMinCpuNotSatisfied",
+        "QOSMinGRES",
+        "MaxMemPerLimit",
+        "ReservationDeleted",
+        "DependencyNeverSatisfied",
+    ],
+)
+def test_a_job_that_waits_for_this_waits_for_nothing(reason: str) -> None:
+    assert is_hopeless(JobReport(state="PENDING", phase=Phase.PENDING, reason=reason))
+    assert not is_hopeless(JobReport(state="RUNNING", phase=Phase.RUNNING, reason=reason))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("", "None", "Priority", "Resources", "Reservation", "BeginTime", "Dependency", "JobArrayTaskLimit"),
+        *("QOSMaxJobsPerUserLimit", "QOSMaxGRESPerUser", "QOSMaxCpuPerUserLimit", "QOSGrpGRES", "AssocGrpCpuLimit"),
+        *("QOSGrpCPUMinutesLimit", "AssocMaxJobsLimit", "MaxGRESPerAccount", "QOSMaxSubmitJobPerUserLimit"),
+        *("PartitionDown", "PartitionInactive", "JobHeldUser", "JobHeldAdmin", "Licenses", "NodeDown"),
+        "ReqNodeNotAvail, UnavailableNodes:node2",
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+        *("PartitionTimeLimitSoon", "SomethingNew", "not InvalidQOS"),
+    ],
+)
+def test_a_job_that_waits_for_this_may_start_yet(reason: str) -> None:
+    assert not is_hopeless(JobReport(state="PENDING", phase=Phase.PENDING, reason=reason))
+
+
+def test_every_hopeless_reason_is_explained() -> None:
+    assert all(pattern and meaning for pattern, meaning in HOPELESS)

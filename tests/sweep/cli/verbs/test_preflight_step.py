@@ -1,0 +1,106 @@
+"""Which cells a preflight keeps from being submitted, and that its records are made once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweep.adapters.local.preflight_runner import PreflightError, Preflights
+from sweep.cli.verbs.preflight_step import ranks_to_examine, verdict_of
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.cells.cell import Parallelism, Schedule, cell_id
+from sweep.core.cells.device import Device
+from sweep.core.records.preflight_record import Preflight
+from sweep.core.records.record import CellFile
+from tests.fakes import CPU, tiny_cell
+
+GPU = Device(name="small-gpu", type="cuda", memory_gib=2.0)
+FINE = Preflight(cell_id="c" * 16, rank=0, world_size=2, peak_memory_bytes=1 << 30)
+CELL = tiny_cell()
+FILE = CellFile(cell=CELL, device=CPU, key=AttemptKey(cell_id=cell_id(CELL), repeat=1, attempt=1))
+
+
+def test_a_cell_that_fits_may_run() -> None:
+    assert verdict_of(FINE, GPU) is None
+    assert verdict_of(replace(FINE, peak_memory_bytes=2 << 30), GPU) is None
+
+
+def test_a_cell_whose_tensors_alone_exceed_the_device_is_predicted_out_of_memory() -> None:
+    verdict = verdict_of(replace(FINE, peak_memory_bytes=3 << 30), GPU)
+    assert verdict is not None
+    assert verdict[0] == "oom_predicted"
+    assert "3.0 GiB; small-gpu has 2 GiB" in verdict[1]
+
+
+def test_a_peak_that_a_stand_in_has_raised_keeps_a_cell_out_only_if_its_state_does() -> None:
+    found = replace(FINE, peak_memory_bytes=3 << 30, is_overstated=True, state_by_kind={"parameters": 1 << 30})
+    assert verdict_of(found, GPU) is None
+    verdict = verdict_of(replace(found, state_by_kind={"parameters": 1 << 30, "optimizer": 2 << 30}), GPU)
+    assert verdict is not None
+    assert verdict[0] == "oom_predicted"
+    assert "parameters, gradients and optimiser state of rank 0 alone take 3.0 GiB" in verdict[1]
+
+
+def test_a_device_of_unknown_memory_keeps_nobody_out() -> None:
+    assert verdict_of(replace(FINE, peak_memory_bytes=1 << 50), replace(GPU, memory_gib=None)) is None
+
+
+def test_a_cell_that_cannot_be_built_is_kept_out_with_the_problem() -> None:
+    problem = "RuntimeError: shapes do not fit"
+    assert verdict_of(replace(FINE, problem=problem, peak_memory_bytes=None), GPU) == ("preflight_failed", problem)
+
+
+def _sources(folder: Path, body: str) -> Path:
+    (folder / "trainer").mkdir(parents=True)
+    (folder / "trainer" / "__init__.py").write_text("")
+    (folder / "trainer" / "__main__.py").write_text(body)
+    return folder
+
+
+def test_a_record_is_made_once_for_each_state_of_the_sources(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    body = f"open({str(count)!r}, 'a').write('x')\nprint({FINE.render()!r})\n"
+    sources = _sources(tmp_path / "src", body)
+    preflights = Preflights(tmp_path, sources, "aaaa", os.environ)
+    assert preflights.known(FILE.key.cell_id) is None
+    assert preflights.examine(FILE) == FINE
+    assert preflights.examine(FILE) == FINE
+    assert Preflights(tmp_path, sources, "aaaa", os.environ).known(FILE.key.cell_id) == FINE
+    assert count.read_text() == "x"
+    Preflights(tmp_path, sources, "bbbb", os.environ).examine(FILE)
+    assert count.read_text() == "xx"
+
+
+def test_a_problem_that_may_be_a_token_files_is_looked_for_again(tmp_path: Path) -> None:
+    count, failed = tmp_path / "count", replace(FINE, problem="trainer.data: too short")
+    sources = _sources(tmp_path / "src", f"open({str(count)!r}, 'a').write('x')\nprint({failed.render()!r})\n")
+    preflights = Preflights(tmp_path, sources, "aaaa", os.environ)
+    on_file = replace(FILE.cell, trainer=replace(FILE.cell.trainer, data="/data/text.bin"))
+    with_data = CellFile(cell=on_file, device=FILE.device, key=replace(FILE.key, cell_id=cell_id(on_file)))
+    assert preflights.examine(with_data) == preflights.examine(with_data) == failed
+    assert count.read_text() == "xx"
+    assert preflights.examine(FILE) == preflights.examine(FILE) == failed
+    assert count.read_text() == "xxx"
+
+
+def test_a_trainer_that_cannot_start_is_an_error_that_says_what_is_needed(tmp_path: Path) -> None:
+    sources = _sources(tmp_path / "src", "raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    with pytest.raises(PreflightError, match=r"No module named 'torch'.*extra 'trainer'"):
+        Preflights(tmp_path, sources, "aaaa", os.environ).examine(FILE)
+    assert not (tmp_path / "preflight").exists()
+
+
+def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
+    sources = _sources(tmp_path / "src", f"print({FINE.render()!r})\n")
+    (tmp_path / "preflight").mkdir()
+    (tmp_path / "preflight" / f"{FILE.key.cell_id}-rank-0-aaaa.json").write_text("{half")
+    assert Preflights(tmp_path, sources, "aaaa", os.environ).examine(FILE) == FINE
+
+
+def test_of_a_pipeline_the_first_and_the_last_stage_are_examined() -> None:
+    layout = Parallelism(pp=2, dp_shard=2, schedule=Schedule.ONE_F_ONE_B)
+    assert ranks_to_examine(tiny_cell(nodes=4, parallelism=layout)) == (0, 3)
+    assert ranks_to_examine(tiny_cell(nodes=4)) == (0,)

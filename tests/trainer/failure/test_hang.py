@@ -1,0 +1,109 @@
+"""Ranks in which nothing ends any more give up and say so; those that go on are left alone."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sweep.core.attempts.attempt import ErrorClass, RankError
+from sweep.core.records.record import parse_error, rank_error
+from tests.trainer.places import ranks
+from trainer.failure.rank_failure import EXIT_FAILED, HangWatcher, Reporter, Whereabouts
+
+
+def gave_up(
+    folder: Path, reporter: Reporter, *, limit_s: float = 0.1, **asked: Callable[[], object]
+) -> tuple[int, RankError | None]:
+    """Exit code and error of a rank whose watcher gives up."""
+    codes: list[int] = []
+    ended = threading.Event()
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    questions: dict[str, Any] = {"n_done": lambda: 0, **asked}
+    with HangWatcher(reporter, limit_s=limit_s, period_s=0.01, end=end, **questions):
+        assert ended.wait(60)
+    path = folder / rank_error(0)
+    return codes[0], parse_error(path.read_text()) if path.exists() else None
+
+
+def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None:
+    done = iter([0, 1, 2, 3])
+    reporter = Reporter(tmp_path, ranks(0), Whereabouts(step=3, phase="training"))
+    began = time.monotonic()
+    code, error = gave_up(tmp_path, reporter, limit_s=0.2, n_done=lambda: next(done, 3))
+    assert time.monotonic() - began > 0.2
+    assert code == EXIT_FAILED
+    assert error is not None
+    assert (error.error_class, error.step) == (ErrorClass.COMMUNICATION, 3)
+    assert error.message.startswith("training: nothing has ended for ")
+    assert "compiling" not in error.message
+
+
+def test_a_hang_in_the_first_step_may_be_compiling(tmp_path: Path) -> None:
+    _, error = gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts(step=0, phase="training")))
+    assert error is not None
+    assert "The first step includes compiling" in error.message
+
+
+def test_what_nccl_notes_in_the_background_is_said_though_steps_go_on(tmp_path: Path) -> None:
+    counted = iter(range(10**6))
+    reporter = Reporter(tmp_path, ranks(0), Whereabouts())
+    code, error = gave_up(tmp_path, reporter, n_done=lambda: next(counted), error=lambda: "NCCL reports an error")
+    assert error is not None
+    assert (code, error.error_class, error.message) == (
+        EXIT_FAILED,
+        ErrorClass.COMMUNICATION,
+        "NCCL reports an error",
+    )
+
+
+def test_a_device_that_answers_with_its_error_is_said_with_its_kind(tmp_path: Path) -> None:
+    def n_done() -> int:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    code, error = gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts()), n_done=n_done)
+    assert error is not None
+    assert (code, error.error_class) == (EXIT_FAILED, ErrorClass.DEVICE)
+
+
+def test_a_rank_whose_result_is_written_ends_well_though_its_groups_do_not_close(tmp_path: Path) -> None:
+    assert gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts(is_done=True))) == (0, None)
+
+
+def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    whereabouts = Whereabouts()
+    enough = threading.Event()
+    now_s = itertools.count(step=0.4)
+    clock = SimpleNamespace(monotonic=lambda: next(now_s), time=time.time, sleep=time.sleep)
+    monkeypatch.setattr("trainer.failure.rank_failure.time", clock)
+
+    def n_done() -> int:
+        whereabouts.begins("another")
+        if whereabouts.n_phases == 10:
+            enough.set()
+        return 0
+
+    with HangWatcher(Reporter(tmp_path, ranks(0), whereabouts), n_done, limit_s=0.5, period_s=0.01, end=codes.append):
+        assert enough.wait(60)
+    assert codes == []
+
+
+def test_steps_that_go_on_ending_are_left_alone(tmp_path: Path) -> None:
+    codes: list[int] = []
+    counted = iter(range(10**6))
+    reporter = Reporter(tmp_path, ranks(0), Whereabouts())
+    with HangWatcher(reporter, lambda: next(counted), limit_s=0.5, period_s=0.01, end=codes.append):
+        time.sleep(1.0)
+    assert codes == []
+    assert list(tmp_path.iterdir()) == []

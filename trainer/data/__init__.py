@@ -1,0 +1,1 @@
+"""Data: seeded random numbers, token files and batches."""

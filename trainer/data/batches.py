@@ -1,0 +1,142 @@
+"""Tokens, synthetic by default: the same global batch whatever the layout, and something in them to learn.
+
+A synthetic sequence is made of runs. A run begins at a random token, small numbers more often than large ones, and
+goes on by a constant stride; each token begins a new run with probability 1/8. So the frequencies are uneven, as
+those of words are, and the next token mostly follows from the last: a model's loss falls from ln(vocabulary) towards
+about 1 (the entropy of the jumps). Sequence i of step s is a function of (seed, s, i) alone.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from sweep.core.cells.cell import SYNTHETIC
+from trainer.data.draw import bits, key_of, shift_right
+from trainer.data.tokens_file import WindowsOf, open_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from sweep.core.cells.cell import Cell
+
+# Few enough distinct tokens that some dozens of steps see each of them often.
+_DISTINCT = 512
+_STRIDE = 7
+_JUMP_ONE_IN = 8
+# Largest block of steps that is drawn ahead at once, in tokens: 4 bytes each, some 50 nanoseconds to draw.
+_BLOCK_TOKENS = 1 << 22
+# Tokens whose 8-byte temporaries stay in a core's cache; larger pieces take longer.
+_PIECE_TOKENS = 1 << 17
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """The sequences of the global batch that one data-parallel rank works on."""
+
+    first: int
+    count: int
+
+    @classmethod
+    def of(cls, *, data_rank: int, data_ranks: int, global_batch: int) -> Share:
+        """The contiguous share of that rank; the batch divides (the rule book saw to it)."""
+        count = global_batch // data_ranks
+        return cls(first=data_rank * count, count=count)
+
+
+class TokenSource(Protocol):
+    """Where tokens come from: the same global batch for every layout."""
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of a sequence."""
+        ...
+
+    def sequences(self, steps: range, share: Share) -> torch.Tensor:
+        """Tokens of those steps, int32, shape (steps, sequences, seq_len + 1): inputs and, one further, targets."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SyntheticTokens:
+    """The stream of a seed."""
+
+    seed: int
+    vocab_size: int
+    seq_len: int
+
+    def sequences(self, steps: range, share: Share) -> torch.Tensor:
+        """Tokens of those steps, int32, shape (steps, sequences, seq_len + 1): inputs and, one further, targets."""
+        step = torch.arange(steps.start, steps.stop)[:, None]
+        sequence = torch.arange(share.first, share.first + share.count)[None, :]
+        keys = bits(key_of(self.seed, "tokens"), (step << 32) + sequence).flatten()
+        at_once = max(1, _PIECE_TOKENS // (self.seq_len + 1))
+        pieces = [self._runs(piece) for piece in torch.split(keys, at_once)]
+        return torch.cat(pieces).view(len(steps), share.count, -1)
+
+    def _runs(self, keys: torch.Tensor) -> torch.Tensor:
+        distinct = min(self.vocab_size, _DISTINCT)
+        position = torch.arange(self.seq_len + 1)
+        word = bits(keys[:, None], position)
+        begins = word & (_JUMP_ONE_IN - 1) == 0
+        begins[..., 0] = True
+        begin = torch.where(begins, position, 0).cummax(dim=-1).values
+        # A uniform number shifted by 0 to 7 bits: each halving of the token doubles its frequency, as in Zipf's law.
+        start = shift_right(word, 8) % distinct >> (shift_right(word, 3) & 7)
+        return ((start.gather(-1, begin) + _STRIDE * (position - begin)) % distinct).int()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileTokens:
+    """Consecutive sequences of a token file (:mod:`trainer.data.tokens_file`)."""
+
+    windows: WindowsOf
+    global_batch: int
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of a sequence."""
+        return self.windows.seq_len
+
+    def sequences(self, steps: range, share: Share) -> torch.Tensor:
+        """Tokens of those steps; only what is asked for is read."""
+        rows = [self.windows(step * self.global_batch + share.first, share.count) for step in steps]
+        return torch.from_numpy(np.stack(rows))
+
+
+def source_of(cell: Cell) -> TokenSource:
+    """The tokens that a cell trains on."""
+    settings = cell.trainer
+    if settings.data == SYNTHETIC:
+        return SyntheticTokens(seed=settings.seed, vocab_size=cell.model.vocab_size, seq_len=cell.seq_len)
+    windows = WindowsOf(tokens=open_tokens(Path(settings.data)), seq_len=cell.seq_len)
+    return FileTokens(windows=windows, global_batch=cell.global_batch)
+
+
+def stream(source: TokenSource, share: Share, steps: int, *, pin: bool) -> Iterator[torch.Tensor]:
+    """This rank's tokens of one step after the other, int32, shape (sequences, seq_len + 1), on the host.
+
+    All steps of an ordinary run are one block that is drawn before the first step, so that no timed step waits
+    for tokens; of a long run, the next block is drawn by a thread while the last one is trained on.
+    """
+    per_step = share.count * (source.seq_len + 1)
+    length = max(1, _BLOCK_TOKENS // per_step)
+    blocks = [range(first, min(first + length, steps)) for first in range(0, steps, length)]
+
+    def draw(block: range) -> torch.Tensor:
+        tokens = source.sequences(block, share)
+        return tokens.pin_memory() if pin else tokens
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        upcoming: Future[torch.Tensor] = thread.submit(draw, blocks[0])
+        for following in [*blocks[1:], None]:
+            tokens = upcoming.result()
+            if following is not None:
+                upcoming = thread.submit(draw, following)
+            yield from tokens

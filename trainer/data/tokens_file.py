@@ -1,0 +1,161 @@
+"""Token files: what a run trains on instead of synthetic tokens, mapped into memory and never read as a whole.
+
+``.npy``: one-dimensional uint16 or uint32. ``.bin``, all of it little-endian: a header of 32 bytes (the word
+``sweeptok``; the format's version and the bytes of a token, 4 bytes each; the number of tokens, 8 bytes; zeros), and
+the tokens.
+
+Sequence i of step s is the run of tokens that begins at (s x global batch + i) x seq_len: the global batch is the same
+whatever the layout, and nothing is seen twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweep.core.cells.cell import SYNTHETIC
+from trainer.process.refusal import Refusal
+
+if TYPE_CHECKING:
+    from sweep.core.cells.cell import Cell
+
+    Tokens = np.ndarray[Any, np.dtype[Any]]
+
+MAGIC = b"sweeptok"
+VERSION = 1
+HEADER = struct.Struct("<8sIIQ8x")
+DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
+# Tokens that are looked through at a time: their copy stays small.
+_PIECE = 1 << 24
+# A file up to this size is hashed as a whole (about a second), of a larger one as many pieces of that size.
+HASHED_WHOLE_BYTES = 1 << 28
+N_HASHED_PIECES, HASHED_PIECE_BYTES = 256, 1 << 20
+
+
+def header(*, token_bytes: int, n_tokens: int) -> bytes:
+    """What a ``.bin`` file begins with."""
+    return HEADER.pack(MAGIC, VERSION, token_bytes, n_tokens)
+
+
+def open_tokens(path: Path) -> Tokens:
+    """All tokens of a file, mapped.
+
+    Raises:
+        Refusal: If it is not there, is no token file, or is cut short.
+    """
+    try:
+        if path.suffix == ".npy":
+            return _open_npy(path)
+        if path.suffix == ".bin":
+            return _open_bin(path)
+    except OSError as error:
+        raise Refusal(f"trainer.data: cannot read {path}: {error.strerror or error}.") from error
+    raise Refusal(f"trainer.data: {path} is neither .bin nor .npy. Make one with python -m trainer.tokenize.")
+
+
+def _open_npy(path: Path) -> Tokens:
+    try:
+        tokens = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise Refusal(f"trainer.data: {path} is no whole .npy file: {error}") from error
+    if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or tokens.dtype not in DTYPES.values():
+        found = f"{getattr(tokens, 'dtype', 'no')} of shape {getattr(tokens, 'shape', ())}"
+        raise Refusal(f"trainer.data: {path} holds {found}; tokens are one-dimensional uint16 or uint32.")
+    return tokens
+
+
+def _open_bin(path: Path) -> Tokens:
+    with path.open("rb") as stream:
+        begin, size = stream.read(HEADER.size), os.fstat(stream.fileno()).st_size
+    if len(begin) < HEADER.size or begin[: len(MAGIC)] != MAGIC:
+        raise Refusal(
+            f"trainer.data: {path} does not begin as a token file does, so the type of its tokens is unknown. "
+            "Make one with python -m trainer.tokenize, or save uint16 or uint32 as .npy."
+        )
+    _, version, token_bytes, n_tokens = HEADER.unpack(begin)
+    if version != VERSION or token_bytes not in DTYPES:
+        raise Refusal(
+            f"trainer.data: {path} is of version {version} with {token_bytes} bytes a token; "
+            f"this trainer reads version {VERSION} with 2 or 4."
+        )
+    wanted = HEADER.size + token_bytes * n_tokens
+    if size != wanted:
+        raise Refusal(f"trainer.data: {path} has {size} bytes, and by its header {wanted}: it was cut or added to.")
+    if n_tokens == 0:  # which cannot be mapped
+        return np.empty(0, dtype=DTYPES[token_bytes])
+    return np.memmap(path, dtype=DTYPES[token_bytes], mode="r", offset=HEADER.size, shape=(n_tokens,))
+
+
+def check(cell: Cell) -> None:
+    """See before anything starts that the cell's token file, if it names one, has all that its steps will read.
+
+    Raises:
+        Refusal: If it is no token file, too short, or holds a token that the model has no row for.
+    """
+    if cell.trainer.data == SYNTHETIC:
+        return
+    path = Path(cell.trainer.data)
+    tokens = open_tokens(path)
+    needed = cell.trainer.steps * cell.tokens_per_step + 1
+    if len(tokens) < needed:
+        raise Refusal(
+            f"trainer.data: {path} has {len(tokens)} tokens; {cell.trainer.steps} steps of {cell.global_batch} x "
+            f"{cell.seq_len} need {needed}. Give a longer file, or fewer steps, sequences or tokens."
+        )
+    largest = max(int(tokens[at : min(at + _PIECE, needed)].max()) for at in range(0, needed, _PIECE))
+    if largest >= cell.model.vocab_size:
+        raise Refusal(
+            f"trainer.data: {path} holds token {largest}; {cell.model.name} has vocab_size={cell.model.vocab_size}. "
+            "Use the model's own tokenizer, or a model with a larger vocabulary."
+        )
+
+
+def trace(path: Path) -> dict[str, str | int]:
+    """What tells a token file from every other: where it was, what it holds, and a hash of its content.
+
+    Up to 256 MiB the hash is what ``sha256sum`` prints. Of a larger file it covers its size, as decimal digits, and 256
+    pieces of 1 MiB at even distances, the first bytes and the last among them: ``hashed`` says so.
+    """
+    tokens, digest = open_tokens(path), hashlib.sha256()
+    with path.open("rb") as stream:
+        size, hashed = os.fstat(stream.fileno()).st_size, "all"
+        if size <= HASHED_WHOLE_BYTES:
+            while piece := stream.read(HASHED_PIECE_BYTES):
+                digest.update(piece)
+        else:
+            hashed = (
+                f"the size, and {N_HASHED_PIECES} pieces of {HASHED_PIECE_BYTES} bytes evenly from the first byte to "
+                "the last"
+            )
+            digest.update(str(size).encode())
+            for number in range(N_HASHED_PIECES):
+                stream.seek((size - HASHED_PIECE_BYTES) * number // (N_HASHED_PIECES - 1))
+                digest.update(stream.read(HASHED_PIECE_BYTES))
+    return {
+        "path": str(path),
+        "dtype": tokens.dtype.name,
+        "n_tokens": len(tokens),
+        "n_bytes": size,
+        "sha256": digest.hexdigest(),
+        "hashed": hashed,
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowsOf:
+    """Overlapping runs of ``seq_len + 1`` tokens: each one's last token is the next one's first."""
+
+    tokens: Tokens
+    seq_len: int
+
+    def __call__(self, first: int, count: int) -> Tokens:
+        """Runs ``first`` to ``first + count - 1``, int32, shape (count, seq_len + 1)."""
+        begin = first * self.seq_len
+        run = self.tokens[begin : begin + count * self.seq_len + 1].astype(np.int32)
+        return np.lib.stride_tricks.sliding_window_view(run, self.seq_len + 1)[:: self.seq_len]

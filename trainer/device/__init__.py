@@ -1,0 +1,1 @@
+"""The device: clocks, placement, NCCL, telemetry and versions."""

@@ -1,0 +1,1 @@
+"""Failure: error files, exits and the flight recorder."""

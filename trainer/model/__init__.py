@@ -1,0 +1,1 @@
+"""The single-device model: decoder, weights, loss, number formats, checkpointing and compilation."""

@@ -1,0 +1,98 @@
+"""Starting weights that depend on (seed, parameter name, position) only: every layout starts from the same model.
+
+Initialising DTensors on a CPU with torch's own functions gives every rank the same shard. Here each element is a
+function of its position in the full parameter, so that a rank computes its shard and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from trainer.data.draw import key_of, normal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainer.model.decoder import Llama
+
+# Radford et al. (GPT-2, 2019): 0.02, and what is added to the residual stream is scaled by its 2 L additions.
+_STD = 0.02
+_ONES = re.compile(r"(^|\.)(attention_norm|ffn_norm|norm)\.weight$")
+_INTO_RESIDUAL = re.compile(r"\.(wo|w_down)\.weight$")
+_WRAPPERS = re.compile(r"(^|\.)(_checkpoint_wrapped_module|_orig_mod|module)(?=\.)")
+# Elements drawn at a time: the int64 temporaries stay in a CPU's cache, or far below a GPU's memory.
+_CHUNK = {"cpu": 1 << 18, "cuda": 1 << 24}
+
+
+def plain_name(name: str) -> str:
+    """The parameter's name in the bare model, without what wrappers add."""
+    return _WRAPPERS.sub("", name).lstrip(".")
+
+
+def materialize(model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
+    """Give a laid out model, or a stage of one, its memory and its starting values.
+
+    Args:
+        model: On the meta device.
+        device: Where its memory is to be.
+        positions: Those that this rank works on; None: all.
+        seed: Of the weights.
+    """
+    model.to_empty(device=device)
+    model.rebuild_buffers(device, positions)
+    fill_parameters(model, seed=seed, n_layers=model.shape.n_layers)
+
+
+@torch.no_grad()
+def fill_parameters(model: nn.Module, *, seed: int, n_layers: int) -> None:
+    """Give every parameter, or this rank's shard of it, its starting value."""
+    for wrapped_name, parameter in model.named_parameters():
+        name = plain_name(wrapped_name)
+        local, offset = _local_part(parameter)
+        if _ONES.search(name):
+            local.fill_(1.0)
+            continue
+        residual = (2 * n_layers) ** -0.5 if _INTO_RESIDUAL.search(name) else 1.0
+        _fill(local, parameter.shape, offset, key_of(seed, name), _STD * residual)
+
+
+def _local_part(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """This rank's part and where it begins in the full parameter."""
+    if not isinstance(parameter, DTensor):
+        return parameter, (0,) * parameter.dim()
+    coordinate = parameter.device_mesh.get_coordinate()
+    assert coordinate is not None
+    offset, size = [0] * parameter.dim(), list(parameter.shape)
+    # FSDP cuts what tensor parallelism left. Where both cut one dimension, FSDP's mesh dimension comes first in the
+    # mesh yet its cut is the second, which torch calls a strided shard.
+    cuts = zip(parameter.placements, coordinate, parameter.device_mesh.shape, strict=True)
+    for placement, rank, degree in sorted(cuts, key=lambda cut: isinstance(cut[0], _StridedShard)):
+        if isinstance(placement, Shard | _StridedShard):
+            first, last = _chunk(size[placement.dim], degree, rank)
+            offset[placement.dim] += first
+            size[placement.dim] = last - first
+    local = parameter.to_local()
+    assert tuple(local.shape) == tuple(size) or not local.numel()
+    return local, tuple(offset)
+
+
+def _chunk(size: int, degree: int, rank: int) -> tuple[int, int]:
+    """Begin and end of a rank's part as torch.chunk cuts: equal parts but for the last ones, which may be empty."""
+    step = -(-size // degree)
+    return min(rank * step, size), min((rank + 1) * step, size)
+
+
+def _fill(local: torch.Tensor, full_shape: torch.Size, offset: tuple[int, ...], key: int, std: float) -> None:
+    """Draw a matrix, or a rectangle out of one, some rows at a time."""
+    n_rows, n_columns = local.shape
+    columns = torch.arange(offset[1], offset[1] + n_columns, device=local.device)
+    rows_at_once = max(1, _CHUNK.get(local.device.type, 1 << 18) // max(1, n_columns))
+    for first in range(0, n_rows, rows_at_once):
+        last = min(first + rows_at_once, n_rows)
+        rows = torch.arange(offset[0] + first, offset[0] + last, device=local.device)
+        local[first:last] = normal(key, rows[:, None] * full_shape[1] + columns, std)

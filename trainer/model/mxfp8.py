@@ -1,0 +1,93 @@
+"""MXFP8: products of float8 values that share a power of two as their scale in blocks of 32 (OCP MX specification 1.0).
+
+Kept thin over torchao (extra ``float8``): its product of fp32 or bf16 tensors rounds them on the way, forward and
+backward. torchao's own conversion swaps parameters for tensors of a class of its own; here they stay what they are, and
+so do starting weights, shards and the optimiser. Not yet run on a GPU: on a CPU it is emulated by tests.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor.experimental import local_map
+
+from trainer.model.decoder import Linear
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainer.model.decoder import Llama
+
+    Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+MODULE = "torchao.prototype.moe_training.mxfp8_linear"
+"""Where torchao has it; from version 0.18 on."""
+KERNELS = "torchao.prototype.mx_formats.kernels"
+
+
+class MXFP8Linear(Linear):
+    """A projection without bias whose three products, of the forward and the backward pass, are MXFP8's."""
+
+    def __init__(self, n_in: int, n_out: int, product: Product) -> None:
+        super().__init__(n_in, n_out)
+        self._product = product
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project the last dimension; the result has the input's format."""
+        weight = self.weight.to(x.dtype)
+        if isinstance(x, DTensor) and isinstance(weight, DTensor):
+            return _on_parts(self._product, x, weight)
+        return self._product(x, weight)
+
+
+def _on_parts(product: Product, x: DTensor, weight: DTensor) -> torch.Tensor:
+    """Each tp rank multiplies what it holds: rows of the weight give columns of the result, columns a summand of it."""
+    (is_at,) = weight.placements
+    by_rows = is_at == Shard(0)
+    result = Shard(x.dim() - 1) if by_rows else Partial()
+    local: Callable[..., Any] = local_map(
+        product,
+        out_placements=[result],
+        in_placements=(list(x.placements), [is_at]),
+        in_grad_placements=([Partial()] if by_rows else list(x.placements), [is_at]),
+        device_mesh=x.device_mesh,
+    )
+    return cast("torch.Tensor", local(x, weight))
+
+
+def has_kernels() -> bool:
+    """Whether torchao has its own kernels for this torch; without them the first backward pass on a GPU would fail."""
+    # Told by a private name: where a later version has none, the run finds out.
+    return bool(getattr(importlib.import_module(KERNELS), "_mxfp8_cuda_kernels_available", True))
+
+
+def convert(model: Llama, *, is_emulated: bool) -> None:
+    """Replace the projections of all blocks by ones that multiply in MXFP8; they keep their parameters.
+
+    Args:
+        model: On the meta device.
+        is_emulated: Whether products are computed in high precision from rounded values, as on a CPU.
+    """
+    product = _product(is_emulated=is_emulated)
+    for block in model.blocks.values():
+        for name, module in [item for item in block.named_modules() if isinstance(item[1], Linear)]:
+            with torch.device("meta"):
+                converted = MXFP8Linear(module.in_features, module.out_features, product)
+            converted.weight = module.weight
+            block.set_submodule(name, converted)
+
+
+def _product(*, is_emulated: bool) -> Product:
+    """The product as torchao makes it, its scales rounded up so that no value overflows, as torchtitan takes it."""
+    ao: Any = importlib.import_module(MODULE)
+    kernels = ao.KernelPreference.EMULATED if is_emulated else ao.KernelPreference.AUTO
+    made = functools.partial(
+        ao._to_mxfp8_then_scaled_mm,
+        kernel_preference=kernels,
+        scale_calculation_mode=ao.ScaleCalculationMode.RCEIL,
+    )
+    return cast("Product", made)

@@ -1,0 +1,174 @@
+"""Context parallelism: each rank holds a part of every sequence, of which attention alone needs the whole.
+
+Every rank takes one piece from the front and its mirror image from the back of the sequence (of 2 x cp pieces), so
+that all have as much to attend to. Attention has two forms behind one seam: torch's ring where its kernels can run,
+else gathered keys and values. Suffixes as in :mod:`trainer.model.decoder`; T is all positions, S those held here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed import _functional_collectives as collectives
+from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from trainer.model.decoder import CausalAttention
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from trainer.model.decoder import Llama
+
+
+# Under its name of torch 2.13, and that of earlier versions.
+_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
+
+
+# What the ring's kernels take on every GPU that has them, backward pass included: flash attention needs sm80 and knows
+# no fp32; cuDNN's takes heads of up to 128 channels, in eights (aten/native/transformers/cuda/sdp_utils.cpp). Torch has
+# two more kernels, which in 2.13 know no grouped heads, and with these the ring fails on both.
+_RING_KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
+_RING_DTYPES = (torch.float16, torch.bfloat16)
+_RING_CAPABILITY = (8, 0)
+_RING_HEAD_DIM, _RING_HEAD_STEP = 128, 8
+
+
+class Form(StrEnum):
+    """How attention reaches the positions of other cp ranks."""
+
+    RING = "ring"
+    GATHERED = "gathered"
+
+
+def form_of(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | None) -> Form:
+    """The form that can run: the ring where flash attention or cuDNN's can, else gathered keys and values.
+
+    Args:
+        dtype: Of queries, keys and values.
+        head_dim: Channels of a head.
+        capability: CUDA's compute capability of the device; None on a CPU.
+    """
+    fits = head_dim <= _RING_HEAD_DIM and head_dim % _RING_HEAD_STEP == 0
+    return Form.RING if fits and _has_ring_kernels(dtype, capability) else Form.GATHERED
+
+
+def _has_ring_kernels(dtype: torch.dtype, capability: tuple[int, int] | None) -> bool:
+    return capability is not None and capability >= _RING_CAPABILITY and dtype in _RING_DTYPES
+
+
+def repeats_heads(dtype: torch.dtype, capability: tuple[int, int] | None) -> bool:
+    """Whether grouped heads are better repeated than left to torch, without context parallelism.
+
+    Where a GPU has neither flash attention nor cuDNN's for a format, what is left is a kernel that knows no groups; for
+    these torch would write out, and keep, the scores of all heads (seen in the source of 2.13; not run on a GPU).
+    """
+    return capability is not None and not _has_ring_kernels(dtype, capability)
+
+
+def capability_of(device: torch.device) -> tuple[int, int] | None:
+    """CUDA's compute capability; None on a CPU."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
+def positions_of(seq_len: int, cp_degree: int, cp_rank: int) -> torch.Tensor:
+    """Positions that a rank holds, in order (arXiv 2407.21783, section 3.3.2)."""
+    pieces = torch.arange(seq_len).view(2 * cp_degree, -1)
+    return pieces[[cp_rank, 2 * cp_degree - 1 - cp_rank]].flatten()
+
+
+class GatheredAttention(nn.Module):
+    """Attention to the gathered keys and values of all ranks: exact, on any device, for the memory of all positions.
+
+    Args:
+        is_grouped: Whether several query heads share a key/value head.
+        mesh: The cp ranks.
+        mask_ST: Which gathered position (in order of ranks) each position held here attends to.
+        repeats_heads: Whether each query head is given keys and values of its own. Of CUDA's kernels the one that takes
+            a mask knows no grouped heads; torch would write out the scores of all of them, and keep them.
+    """
+
+    def __init__(self, *, is_grouped: bool, mesh: DeviceMesh, mask_ST: torch.Tensor, repeats_heads: bool) -> None:
+        super().__init__()
+        self.is_grouped = is_grouped
+        self.repeats_heads = is_grouped and repeats_heads
+        self.group = mesh.get_group()
+        self.mask_ST = mask_ST
+
+    def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        """Weighted values of the positions held here."""
+        # One collective for both, whose gradient is reduced and scattered back in one as well.
+        kv_2BKTE = _gather(torch.stack((k_BKSE, v_BKSE)), gather_dim=3, group=self.group)
+        if self.repeats_heads:
+            kv_2BKTE = kv_2BKTE.repeat_interleave(q_BHSE.shape[1] // k_BKSE.shape[1], dim=2)
+        k_BKTE, v_BKTE = kv_2BKTE.unbind()
+        return F.scaled_dot_product_attention(
+            q_BHSE, k_BKTE, v_BKTE, attn_mask=self.mask_ST, enable_gqa=self.is_grouped and not self.repeats_heads
+        )
+
+
+class RingAttention(CausalAttention):
+    """Attention by one of the kernels that torch's ring is made of, whichever torch prefers without a ring."""
+
+    def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
+        """Weighted values of the positions held here."""
+        with sdpa_kernel(_RING_KERNELS):
+            return super().forward(q_BHSE, k_BKSE, v_BKSE)
+
+
+def split_attention(
+    model: Llama, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype, *, rotate: str
+) -> dict[str, str]:
+    """Let attention reach over all cp ranks.
+
+    Args:
+        model: A model, or a stage of it.
+        mesh: The cp ranks.
+        device: Where it will run.
+        dtype: Format of activations.
+        rotate: How keys and values go round the ring: ``alltoall`` or ``allgather``.
+
+    Returns:
+        The form that was chosen and, of a ring, how it turns: for the result.
+    """
+    form = form_of(dtype, model.shape.head_dim, capability_of(device))
+    if form is Form.RING:
+        _run_around_ring(model, mesh, rotate)
+        return {"attention": form, "rotate": rotate}
+    _over_gathered(model, mesh, device, repeats_heads=device.type == "cuda")
+    return {"attention": form}
+
+
+def _over_gathered(model: Llama, mesh: DeviceMesh, device: torch.device, *, repeats_heads: bool) -> None:
+    degree = mesh.size()
+    held = positions_of(model.seq_len, degree, mesh.get_local_rank())
+    gathered = torch.cat([positions_of(model.seq_len, degree, rank) for rank in range(degree)])
+    mask_ST = (held[:, None] >= gathered[None, :]).to(device)
+    for block in model.blocks.values():
+        whole = cast("CausalAttention", block.get_submodule("attention.inner"))
+        gathering = GatheredAttention(
+            is_grouped=whole.is_grouped, mesh=mesh, mask_ST=mask_ST, repeats_heads=repeats_heads
+        )
+        block.set_submodule("attention.inner", gathering)
+
+
+def _run_around_ring(model: Llama, mesh: DeviceMesh, rotate: str) -> None:
+    """Torch's ring attention (experimental in 2.13), balanced in the same way. Not yet run on a GPU."""
+    from torch.distributed.tensor.experimental._context_parallel import _attention as ring
+    from torch.distributed.tensor.experimental._context_parallel._load_balancer import _HeadTailLoadBalancer
+
+    # Left alone, torch gathers all keys and values at once.
+    ring.set_rotate_method(rotate)
+    # Sharding anything tells torch that modules are wrapped and sequences balanced; there is no other switch.
+    balancer = _HeadTailLoadBalancer(model.seq_len, mesh.size(), mesh.device_type)
+    ring._context_parallel_shard(mesh, [torch.arange(model.seq_len, device=mesh.device_type)], [0], balancer)
+    ring._enable_context_parallel_dispatcher()
+    style = ring._ContextParallel(seq_dim=2, attention_type=ring._ContextParallel.AttentionType.SDPA)
+    for block in model.blocks.values():
+        whole = cast("CausalAttention", block.get_submodule("attention.inner"))
+        block.set_submodule("attention.inner", RingAttention(is_grouped=whole.is_grouped))
+        parallelize_module(block.get_submodule("attention.inner"), mesh, style)

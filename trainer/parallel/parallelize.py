@@ -1,0 +1,207 @@
+"""Parallelism and precision, applied to the single-device model from outside, in one stated order.
+
+The order: float8 conversion, pipeline split, tensor parallelism, context parallelism, activation checkpointing,
+compile, FSDP or replicas, values for the parameters. What wraps outermost comes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+from torch.distributed.tensor.parallel import loss_parallel
+
+from sweep.core.cells.cell import Checkpointing
+from trainer.model.checkpointing import checkpoint_blocks
+from trainer.model.compilation import compile_blocks, overlap_tensor_parallel
+from trainer.model.decoder import Llama, build_on_meta
+from trainer.model.init import materialize
+from trainer.model.loss import piece_on
+from trainer.model.precision import COMPUTE_DTYPE, LossScale, convert, keeps_casts, with_scales
+from trainer.parallel import pipeline
+from trainer.parallel.context_parallel import capability_of, positions_of, repeats_heads, split_attention
+from trainer.parallel.data_parallel import micro_batch_scope, shard_or_replicate, with_ddp
+from trainer.parallel.passes import Held, InTurn, Pipelined, ShareOfLoss
+from trainer.parallel.tensor_parallel import split_matrices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from sweep.core.cells.cell import Cell
+    from trainer.model.decoder import CausalAttention
+    from trainer.parallel.mesh import Mesh
+    from trainer.parallel.pipeline import StagePart
+
+
+class Materialize(Protocol):
+    """How a laid out model gets its memory (:func:`trainer.model.init.materialize`)."""
+
+    def __call__(self, model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
+        """Give it to the model."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parallelized:
+    """A model that is ready to be trained.
+
+    Attributes:
+        stages: What this rank holds: the model, or its stages of a pipeline.
+        n_params: Parameters of the whole model, whatever share of them is here.
+        run: Forward and backward passes of one step's tokens; returns the mean loss over this rank's tokens, or None on
+            a rank that does not see it.
+        distinct: Ranks over which one copy of the model is spread; None where each rank holds all of it.
+        tp: Ranks among which some parameters are split and others alike; None without tensor parallelism.
+        split: All stages of the pipeline; none without one.
+        loss_scale: What gradients are multiplied by; None where the format needs none.
+        context: How attention reaches over cp ranks, in words for the result; None without them.
+    """
+
+    stages: tuple[nn.Module, ...]
+    n_params: int
+    run: Callable[[torch.Tensor], torch.Tensor | None]
+    distinct: dist.ProcessGroup | None = None
+    tp: DeviceMesh | None = None
+    split: tuple[StagePart, ...] = ()
+    loss_scale: LossScale | None = None
+    context: dict[str, str] | None = None
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters of all stages held here, by the names that wrappers left them."""
+        for stage in self.stages:
+            yield from stage.named_parameters()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of all stages held here."""
+        for stage in self.stages:
+            yield from stage.parameters()
+
+
+def parallelize(
+    cell: Cell, mesh: Mesh | None, device: torch.device, *, materialize: Materialize = materialize
+) -> Parallelized:
+    """Build the cell's model on the device, laid out over the mesh (None: one process alone).
+
+    ``materialize`` gives the model, or each stage of a pipeline, its memory; a preflight's gives it none.
+    """
+    if mesh is not None and mesh.pp is not None:
+        return _pipelined(cell, mesh, mesh.pp, device, materialize)
+    model, scale = _converted(cell, mesh, device), LossScale.of(cell, device)
+    context = _apply(model, cell, mesh, device, materialize)
+    module = with_ddp(model, cell, mesh)
+    run = InTurn(
+        module=module,
+        micro_batch=cell.micro_batch,
+        held=_held(cell, mesh, device),
+        loss=_share_of_loss(cell, scale),
+        scope=micro_batch_scope(module, cell),
+        loss_scope=_loss_scope(mesh),
+    )
+    return Parallelized(
+        stages=(module,),
+        n_params=cell.model.n_params,
+        run=with_scales(run, [module], cell),
+        loss_scale=scale,
+        distinct=None if mesh is None else mesh.distinct,
+        tp=None if mesh is None else mesh.tp,
+        context=context,
+    )
+
+
+def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, materialize: Materialize) -> Parallelized:
+    layout = cell.parallelism
+    split = pipeline.split_layers(cell.model, layout)
+    parts = [split[index] for index in pipeline.stages_of_rank(layout, pp.get_local_rank())]
+    stages: list[Llama] = []
+    context = None
+    for part in parts:
+        model = _converted(cell, mesh, device)
+        pipeline.cut(model, part)
+        context = _apply(model, cell, mesh, device, materialize)
+        stages.append(model)
+    scale = LossScale.of(cell, device)
+    flow = pipeline.Flow.of(cell, COMPUTE_DTYPE[cell.precision], device)
+    staged = list(zip(parts, stages, strict=True))
+    run = Pipelined(
+        schedule=pipeline.build_schedule(cell, staged, pp, flow, _share_of_loss(cell, scale)),
+        has_first=any(part.is_first for part in parts),
+        has_last=any(part.is_last for part in parts),
+        held=_held(cell, mesh, device),
+        loss_scope=_loss_scope(mesh),
+    )
+    return Parallelized(
+        stages=tuple(stages),
+        n_params=cell.model.n_params,
+        run=with_scales(run, stages, cell),
+        loss_scale=scale,
+        distinct=mesh.distinct,
+        tp=mesh.tp,
+        split=tuple(split),
+        context=context,
+    )
+
+
+def _converted(cell: Cell, mesh: Mesh | None, device: torch.device) -> Llama:
+    model = build_on_meta(cell.model, cell.seq_len)
+    is_sharded = mesh is not None and mesh.shard is not None
+    convert(model, cell, is_sharded=is_sharded, is_emulated=device.type == "cpu")
+    return model
+
+
+def _apply(
+    model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device, materialize: Materialize
+) -> dict[str, str] | None:
+    """Everything after the pipeline split, on the model or one stage of it; returns how attention was split over cp."""
+    layout = cell.parallelism
+    if mesh is not None and mesh.tp is not None:
+        split_matrices(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
+        if layout.async_tp:
+            overlap_tensor_parallel(mesh.tp)
+    context, dtype = None, COMPUTE_DTYPE[cell.precision]
+    for block in model.blocks.values():
+        whole = cast("CausalAttention", block.get_submodule("attention.inner"))
+        whole.repeats_heads = repeats_heads(dtype, capability_of(device))
+    if mesh is not None and mesh.cp is not None:
+        context = split_attention(model, mesh.cp, device, dtype, rotate=cell.trainer.cp_rotate)
+    _checkpoint_and_compile(model, cell)
+    shard_or_replicate(model, cell, mesh)
+    materialize(model, device, _held(cell, mesh, device).positions, seed=cell.trainer.seed)
+    return context
+
+
+def _checkpoint_and_compile(model: Llama, cell: Cell) -> None:
+    """Checkpointing, then compile around it, so that the compiler sees which results are to be kept.
+
+    Full checkpointing with tensor parallelism goes around the compiled block instead, and runs all of that again: torch
+    2.13 compiles the two the other way round into a block that wants to keep the device mesh for the backward pass, and
+    fails on it ("expected all tensors_saved_with_vc_check to be Tensors").
+    """
+    is_tensor_parallel = cell.parallelism.tp > 1
+    is_around = is_tensor_parallel and cell.activation_checkpointing is Checkpointing.FULL
+    if not is_around:
+        checkpoint_blocks(model, cell.activation_checkpointing)
+    if cell.compile:
+        compile_blocks(model, is_tensor_parallel=is_tensor_parallel, keeps_casts=keeps_casts(cell))
+    if is_around:
+        checkpoint_blocks(model, cell.activation_checkpointing)
+
+
+def _held(cell: Cell, mesh: Mesh | None, device: torch.device) -> Held:
+    if mesh is None or mesh.cp is None:
+        return Held(positions=None)
+    return Held(positions=positions_of(cell.seq_len, cell.parallelism.cp, mesh.cp.get_local_rank()).to(device))
+
+
+def _share_of_loss(cell: Cell, scale: LossScale | None) -> ShareOfLoss:
+    n_tokens = cell.tokens_per_step // (cell.parallelism.data_ranks * cell.parallelism.cp)
+    return ShareOfLoss(n_tokens=n_tokens, piece=piece_on(cell.device), scale=scale)
+
+
+def _loss_scope(mesh: Mesh | None) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    return contextlib.nullcontext if mesh is None or mesh.tp is None else loss_parallel

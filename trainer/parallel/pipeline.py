@@ -1,0 +1,194 @@
+"""Pipeline parallelism: which layers make a stage, which stages a rank holds, and torch's schedules over them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
+
+from sweep.core.cells.cell import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from sweep.core.cells.cell import Cell, Parallelism
+    from sweep.core.cells.model_shape import ModelShape
+    from trainer.model.decoder import Llama
+
+    LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+_OF_ONE_STAGE: Mapping[Schedule, type[PipelineScheduleSingle]] = {
+    Schedule.GPIPE: ScheduleGPipe,
+    Schedule.ONE_F_ONE_B: Schedule1F1B,
+}
+_OF_SEVERAL_STAGES: Mapping[Schedule, type[PipelineScheduleMulti]] = {
+    Schedule.INTERLEAVED_1F1B: ScheduleInterleaved1F1B,
+    Schedule.INTERLEAVED_ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
+    Schedule.ZBV: ScheduleZBVZeroBubble,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagePart:
+    """What of the model one stage holds.
+
+    Attributes:
+        index: Its place in the pipeline.
+        layers: Its blocks.
+        is_first: Whether it holds the embedding.
+        is_last: Whether it holds the final norm and the head, and computes the loss.
+        n_params: Its parameters.
+    """
+
+    index: int
+    layers: range
+    is_first: bool
+    is_last: bool
+    n_params: int
+
+    def __str__(self) -> str:
+        """One stage in words."""
+        parts = [f"layers {self.layers.start}-{self.layers.stop - 1}"]
+        parts = (["embedding"] if self.is_first else []) + parts + (["norm and head"] if self.is_last else [])
+        return f"stage {self.index}: {', '.join(parts)} ({self.n_params / 1e6:.3g} M parameters)"
+
+
+def split_layers(shape: ModelShape, layout: Parallelism) -> list[StagePart]:
+    """Share the layers out so that the largest rank is as small as can be, and its stages as even as can be.
+
+    A rank, or a stage, is as large as its parameters, with those of the embedding on the first stage and of norm and
+    head on the last: the FLOPs of its matrix products, its memory and what is reduced for it all follow from them.
+    """
+    n_stages = layout.pp * layout.virtual_stages
+    n_layers = [1] * n_stages
+    ranks = [stages_of_rank(layout, rank) for rank in range(layout.pp)]
+
+    def size(stage: int) -> int:
+        return _size(shape, n_stages, stage, n_layers[stage])
+
+    # One layer after the other, to the smallest: of two alike to the later one, which keeps fewer micro-batches.
+    for _ in range(shape.n_layers - n_stages):
+        smallest = min(reversed(ranks), key=lambda stages: sum(map(size, stages)))
+        n_layers[min(sorted(smallest, reverse=True), key=size)] += 1
+    ends = list(itertools.accumulate(n_layers))
+    return [
+        StagePart(
+            index=index,
+            layers=range(first, last),
+            is_first=index == 0,
+            is_last=index == n_stages - 1,
+            n_params=size(index),
+        )
+        for index, (first, last) in enumerate(itertools.pairwise([0, *ends]))
+    ]
+
+
+def _size(shape: ModelShape, n_stages: int, index: int, n_layers: int) -> int:
+    embedding = shape.n_embedding_params if index == 0 else 0
+    head = shape.n_embedding_params + shape.hidden if index == n_stages - 1 else 0
+    return n_layers * shape.n_layer_params + embedding + head
+
+
+def stages_of_rank(layout: Parallelism, pp_rank: int) -> list[int]:
+    """Stages that a pipeline rank holds: every pp-th, or one from the front and its mirror image (ZBV)."""
+    if layout.schedule is Schedule.ZBV:
+        return [pp_rank, 2 * layout.pp - 1 - pp_rank]
+    return [pp_rank + chunk * layout.pp for chunk in range(layout.virtual_stages)]
+
+
+def cut(model: Llama, part: StagePart) -> None:
+    """Leave of a whole model what the stage holds; what remains keeps its names."""
+    if not part.is_first:
+        model.embedding = nn.Identity()
+    for name in [name for name in model.blocks if int(name) not in part.layers]:
+        del model.blocks[name]
+    if not part.is_last:
+        model.norm, model.head = nn.Identity(), nn.Identity()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flow:
+    """What goes from stage to stage: shapes on one rank, number format, device.
+
+    Attributes:
+        sequences: Sequences of a micro-batch.
+        positions: Positions of a sequence that this rank's tokens have.
+        flowing_positions: Positions that it holds between blocks (fewer with sequence parallelism).
+        dtype: Format of activations.
+        device: Where they are.
+    """
+
+    sequences: int
+    positions: int
+    flowing_positions: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, cell: Cell, dtype: torch.dtype, device: torch.device) -> Flow:
+        """The flow of a cell."""
+        layout = cell.parallelism
+        positions = cell.seq_len // layout.cp
+        return cls(
+            sequences=cell.micro_batch,
+            positions=positions,
+            flowing_positions=positions // layout.tp if layout.sequence_parallel else positions,
+            dtype=dtype,
+            device=device,
+        )
+
+    def tokens(self) -> torch.Tensor:
+        """An example of what the first stage is given."""
+        return torch.empty(self.sequences, self.positions, dtype=torch.long, device="meta")
+
+    def activations(self, hidden: int) -> torch.Tensor:
+        """An example of what one stage gives to the next."""
+        shape = (self.sequences, self.flowing_positions, hidden)
+        return torch.empty(shape, dtype=self.dtype, device="meta", requires_grad=True)
+
+
+def build_schedule(
+    cell: Cell,
+    stages: Sequence[tuple[StagePart, nn.Module]],
+    mesh: DeviceMesh,
+    flow: Flow,
+    loss_function: LossFunction,
+) -> PipelineScheduleSingle | PipelineScheduleMulti:
+    """The cell's schedule over this rank's stages; the shapes are stated, so that no step is spent on finding them."""
+    layout, hidden = cell.parallelism, cell.model.hidden
+    assert layout.schedule is not None
+    made = [
+        PipelineStage(
+            module,
+            part.index,
+            layout.pp * layout.virtual_stages,
+            flow.device,
+            input_args=flow.tokens() if part.is_first else flow.activations(hidden),
+            # The last stage's logits go nowhere; any example will do.
+            output_args=flow.activations(hidden),
+            group=mesh.get_group(),
+        )
+        for part, module in stages
+    ]
+    # Losses are already shares of the mean over the step's tokens.
+    settings: dict[str, Any] = {"loss_fn": loss_function, "scale_grads": False}
+    n_micro_batches = int(cell.grad_accum)
+    if layout.schedule in _OF_ONE_STAGE:
+        (stage,) = made
+        return _OF_ONE_STAGE[layout.schedule](stage, n_micro_batches, **settings)
+    return _OF_SEVERAL_STAGES[layout.schedule](list(made), n_micro_batches, **settings)

@@ -1,0 +1,1 @@
+"""Preflight: one fake rank of a cell, its memory and its traffic."""

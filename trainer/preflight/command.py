@@ -1,0 +1,68 @@
+"""``python -m trainer --preflight``: the record of a preflight as JSON, or as a table for people."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from sweep.core.records.preflight_record import Preflight
+from trainer.data import tokens_file
+from trainer.failure.rank_failure import EXIT_REFUSED
+from trainer.process import refusal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_GIB = 1 << 30
+
+
+def main(path: Path, *, rank: int, as_json: bool) -> int:
+    """Examine one rank of the cell in a file; the exit code is 0 where it can run, 2 where it cannot."""
+    found = _examine(path, rank)
+    if as_json:
+        print(found.render(), end="")
+    elif not found.problem:
+        print(describe(found))
+    if found.problem:
+        print(f"trainer: refused: {found.problem}", file=sys.stderr)
+        return EXIT_REFUSED
+    return 0
+
+
+def _examine(path: Path, rank: int) -> Preflight:
+    try:
+        file = refusal.read_cell(path)
+        tokens_file.check(file.cell)
+    except refusal.Refusal as refused:
+        return Preflight(cell_id="", rank=rank, world_size=0, problem=str(refused))
+    world_size = file.cell.gpus
+    if not 0 <= rank < world_size:
+        problem = f"--rank {rank}: the cell has ranks 0 to {world_size - 1}."
+        return Preflight(cell_id=file.key.cell_id, rank=rank, world_size=world_size, problem=problem)
+    # Only now: importing torch takes seconds.
+    from trainer.preflight.fake_rank import examine
+
+    return examine(file.cell, rank=rank, is_cuda=file.device.type == "cuda")
+
+
+def describe(found: Preflight) -> str:
+    """Memory and communication in words, one a line."""
+    lines = [f"cell {found.cell_id}, rank {found.rank} of {found.world_size}: can run"]
+    lines += [f"  {stage}" for stage in found.stages]
+    lines.append(
+        f"peak memory {'at most ' if found.is_overstated else ''}{_gib(found.peak_memory_bytes or 0)}, of which"
+    )
+    lines += [f"  {_gib(size):>12}  {kind}" for kind, size in found.peak_by_kind.items() if size]
+    lines.append("held in all: " + ", ".join(f"{kind} {_gib(size)}" for kind, size in found.state_by_kind.items()))
+    lines.append("collectives of a step:")
+    lines += [
+        f"  {_gib(item.bytes):>12}  {item.count} x {item.op} over {item.group} "
+        f"({item.ranks} ranks on {item.nodes} node{'s' if item.nodes > 1 else ''})"
+        for item in found.collectives
+    ] or ["  none"]
+    lines += [f"note: {note}" for note in found.notes]
+    return "\n".join(lines)
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / _GIB:.3f} GiB"

@@ -1,0 +1,304 @@
+"""One rank of a cell on a fake process group and fake tensors: what would go wrong, its memory, what it communicates.
+
+Nothing is computed and no memory is held, so that any rank of thousands runs on a laptop. The fake device is a CPU,
+since FSDP asks CUDA for streams; where the cell's device is a GPU, operations keep what they keep there
+(:mod:`trainer.preflight.on_cuda`) and sizes are rounded as CUDA's allocator rounds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining._utils import InferenceMode
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
+
+from sweep.core.cells.cell import Precision, cell_id
+from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight
+from trainer.failure.rank_failure import told
+from trainer.parallel.mesh import build_mesh, sizes
+from trainer.parallel.parallelize import parallelize
+from trainer.preflight.memory import MemoryTracker
+from trainer.preflight.on_cuda import norms_as_on_cuda
+from trainer.preflight.traffic import GroupNames, TrafficCounter
+from trainer.training.optimizer import ShardedAdamW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sweep.core.cells.cell import Cell
+    from trainer.model.decoder import Llama
+    from trainer.parallel.parallelize import Parallelized
+
+# What CUDA's caching allocator rounds to (c10/cuda/CUDACachingAllocator, kMinBlockSize).
+_CUDA_GRANULARITY = 512
+_CPU = torch.device("cpu")
+
+
+def examine(cell: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
+    """Build and step one rank of the cell.
+
+    Args:
+        cell: What to run; the rule book has let it through.
+        rank: Which rank.
+        is_cuda: Whether its device is a GPU.
+
+    Returns:
+        What was found; whatever torch raises on the way is its ``problem``.
+    """
+    began = time.perf_counter()
+    world_size = cell.parallelism.world_size
+    found = Preflight(cell_id=cell_id(cell), rank=rank, world_size=world_size)
+    runnable, left_out = _without_compile(cell)
+    try:
+        with _fake_process_group(rank, world_size):
+            found = _run(found, runnable, is_cuda=is_cuda)
+    except Exception as error:
+        problem = " ".join(f"{type(error).__name__}: {told(error)}".split())
+        return dataclasses.replace(found, problem=problem, time_s=time.perf_counter() - began)
+    notes = (*left_out, *_stand_ins(cell, is_cuda=is_cuda))
+    return dataclasses.replace(
+        found, notes=notes, is_overstated=_is_overstated(cell, is_cuda=is_cuda), time_s=time.perf_counter() - began
+    )
+
+
+def _without_compile(cell: Cell) -> tuple[Cell, tuple[str, ...]]:
+    """Blocks run as they are written, where the compiler would fuse."""
+    if not cell.compile:
+        return cell, ()
+    layout = dataclasses.replace(cell.parallelism, async_tp=False)
+    return dataclasses.replace(cell, compile=False, parallelism=layout), ("compile: left out; fused blocks keep less",)
+
+
+def _is_overstated(cell: Cell, *, is_cuda: bool) -> bool:
+    """Whether what stands in for compiled blocks, narrow products or the ring holds more than they do."""
+    is_ring = is_cuda and cell.parallelism.cp > 1 and cell.precision is not Precision.FP32
+    return cell.compile or cell.precision in (Precision.FLOAT8, Precision.MXFP8) or is_ring
+
+
+def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
+    layout = cell.parallelism
+    if is_cuda:
+        yield from _of_attention(cell)
+    if cell.precision in (Precision.FLOAT8, Precision.MXFP8):
+        yield f"{cell.precision}: products are emulated, which takes more for a moment"
+    if layout.dp_replicate > 1 and layout.dp_replicate == layout.world_size:
+        yield "ddp: one collective stands for its buckets"
+
+
+def _of_attention(cell: Cell) -> Iterator[str]:
+    """What is other on a GPU (trainer/context.py)."""
+    yield "attention: what CUDA's kernels take for a moment in the backward pass is not counted"
+    if cell.precision is not Precision.FP32 and cell.parallelism.cp > 1:
+        yield (
+            "cp: gathered keys and values stand in for ring attention (GPUs from sm80 on), which keeps a rank's own "
+            f"alone for the backward pass and moves them by trainer.cp_rotate={cell.trainer.cp_rotate} in either pass"
+        )
+    may_repeat = cell.precision in (Precision.FP32, Precision.FP16)
+    if may_repeat and cell.model.n_kv_heads != cell.model.n_heads:
+        before = " before sm80" if cell.precision is Precision.FP16 else ""
+        yield (
+            f"attention: for grouped heads in {cell.precision} CUDA{before} is given keys and values repeated; that "
+            "comes on top"
+        )
+
+
+@contextlib.contextmanager
+def _fake_process_group(rank: int, world_size: int) -> Iterator[None]:
+    if world_size == 1:
+        yield
+        return
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class _WithoutMemory:
+    """Gives stages fake memory; from the last of them on, everything is fake.
+
+    FSDP cuts each parameter into a piece a rank: done on fake tensors, thousands of pieces take minutes. So models are
+    laid out before, on the meta device.
+    """
+
+    def __init__(self, mode: FakeTensorMode, stack: contextlib.ExitStack, n_stages: int) -> None:
+        self._mode = mode
+        self._stack = stack
+        self._n_left = n_stages
+
+    def __call__(self, model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
+        """Values do not matter."""
+        with self._mode:
+            model.to_empty(device=device)
+            model.rebuild_buffers(device, positions)
+        self._n_left -= 1
+        if self._n_left == 0:
+            self._stack.enter_context(self._mode)
+
+
+def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
+    layout = cell.parallelism
+    sizes(layout, found.world_size)
+    mesh = build_mesh(layout, found.world_size, "cpu") if found.world_size > 1 else None
+    tracker = MemoryTracker(granularity=_CUDA_GRANULARITY if is_cuda else 1)
+    counter = TrafficCounter(lambda buffers: tracker.mark(buffers, "communication", only=("activations", "temporary")))
+    with contextlib.ExitStack() as stack:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        memory = _WithoutMemory(mode, stack, layout.virtual_stages if layout.pp > 1 else 1)
+        model = parallelize(cell, mesh, _CPU, materialize=memory)
+        for stage in model.stages:
+            if isinstance(stage, DistributedDataParallel):
+                _fake_reduction(stage)
+        if is_cuda:
+            stack.enter_context(norms_as_on_cuda())
+        stack.enter_context(_agreed_pipeline())
+        stack.enter_context(_uncounted_shapes())
+        stack.enter_context(tracker)
+        stack.enter_context(counter)
+        state = run_steps(cell, model, tracker, counter)
+    names = None
+    if mesh is not None:
+        names = GroupNames.of(mesh, dp_shard=layout.dp_shard, cp=layout.cp, gpus_per_node=cell.gpus_per_node)
+    peak = tracker.peak()
+    return dataclasses.replace(
+        found,
+        peak_memory_bytes=sum(peak.values()),
+        peak_by_kind={kind: peak.get(kind, 0) for kind in MEMORY_KINDS},
+        state_by_kind=state,
+        collectives=() if names is None else counter.traffic(names),
+        stages=tuple(map(str, model.split)),
+    )
+
+
+class _Reducer:
+    """DDP's reducer without its second look at the order of gradients, which reads values that a fake has not."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the reducer's own."""
+        return getattr(self._reducer, name)
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+
+def _fake_reduction(module: DistributedDataParallel) -> None:
+    """Let DDP reduce buckets without what needs values: the work of a fake group has no result to wait for."""
+
+    def reduce(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        dist.all_reduce(bucket.buffer(), group=group)
+        reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        reduced.set_result(bucket.buffer())
+        return reduced
+
+    # DDP compares annotations with the classes themselves, not with their names.
+    reduce.__annotations__ = {"bucket": cast("Any", dist).GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    module.register_comm_hook(module.process_group, reduce)
+    module.reducer = cast("Any", _Reducer(module.reducer))
+
+
+@contextlib.contextmanager
+def _agreed_pipeline() -> Iterator[None]:
+    """Ranks of a pipeline agree whether shapes are stated; a fake peer does not answer, so one's own word counts.
+
+    They agree before the first step only, so that it is no traffic of a step either.
+    """
+
+    def vote(stage: Any, *_: Any, **_named: Any) -> torch.Tensor:
+        is_open = InferenceMode.needs_dynamic(stage._user_meta, True)
+        # A literal, whose value even a fake tensor knows.
+        return torch.tensor(0) if is_open else torch.tensor(1)
+
+    with (
+        _replaced(PipelineStage, "_warmup_forward_vote", vote),
+        _replaced(PipelineStage, "_warmup_backward_result", vote),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _uncounted_shapes() -> Iterator[None]:
+    """DTensor finds a result's shape by running the operation on fake tensors of the whole: no memory of a step."""
+    name = "_propagate_tensor_meta_non_cached"
+    original = getattr(ShardingPropagator, name)
+
+    def propagate(propagator: Any, schema: Any) -> Any:
+        with _disable_current_modes():
+            return original(propagator, schema)
+
+    with _replaced(ShardingPropagator, name, propagate):
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def run_steps(
+    cell: Cell, model: Parallelized, tracker: MemoryTracker, counter: TrafficCounter | None = None
+) -> dict[str, int]:
+    """Run one whole step under a tracker, as all steps but the first are: the optimiser has its state.
+
+    Returns:
+        Bytes of all parameters, gradients and optimiser state of this rank.
+    """
+    parameters = list(model.parameters())
+    tracker.mark(parameters, "parameters")
+    tracker.mark(itertools.chain.from_iterable(stage.buffers() for stage in model.stages), "buffers")
+    optimizer = ShardedAdamW(parameters, cell.trainer, model.distinct, model.tp, model.loss_scale)
+    with tracker.making("buffers"):
+        tokens = torch.zeros(cell.global_batch // cell.parallelism.data_ranks, cell.seq_len + 1, dtype=torch.long)
+    _begin(cell, model, tokens, tracker)
+    _update(optimizer, tracker)
+    if counter is not None:
+        counter.clear()
+    model.run(tokens)
+    del tokens
+    tracker.mark((parameter.grad for parameter in parameters), "gradients")
+    n_gradient_bytes = tracker.living().get("gradients", 0)
+    _update(optimizer, tracker)
+    tracker.rename("by the optimizer", "temporary")
+    living = tracker.living()
+    return {
+        "parameters": living.get("parameters", 0),
+        "gradients": n_gradient_bytes,
+        "optimizer": living.get("optimizer", 0),
+    }
+
+
+def _update(optimizer: ShardedAdamW, tracker: MemoryTracker) -> None:
+    with tracker.making("by the optimizer"):
+        optimizer.step()
+    tracker.mark_living("by the optimizer", "optimizer")
+
+
+def _begin(cell: Cell, model: Parallelized, tokens: torch.Tensor, tracker: MemoryTracker) -> None:
+    """What of a first step the others find: gradients to make the optimiser's state from, and all that is made once.
+
+    One micro-batch is enough for that. A schedule of a pipeline knows no fewer than all, and leaves nothing behind.
+    """
+    if cell.parallelism.pp == 1:
+        model.run(tokens[: cell.micro_batch])
+        return
+    with tracker.making("gradients"):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)

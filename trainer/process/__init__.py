@@ -1,0 +1,1 @@
+"""The process: its rank, the cells that it refuses, and the files that it writes."""

@@ -1,0 +1,93 @@
+"""What is checked before any process group is formed; the standard library and the rule book suffice for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweep.core.cells.rules import violations
+from sweep.core.records.record import CellFile, RecordError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sweep.core.cells.cell import Cell
+    from sweep.core.cells.device import Device
+    from trainer.process.ranks import Ranks
+
+
+class Refusal(ValueError):
+    """The cell cannot be run here; its message is one line that says what to change."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(" ".join(reason.split()))
+
+
+def read_cell(path: Path) -> CellFile:
+    """The cell's file.
+
+    Raises:
+        Refusal: If it cannot be read, is damaged, or its cell breaks a rule.
+    """
+    try:
+        file = CellFile.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"cannot read {path}: {error}.") from error
+    except RecordError as error:
+        raise Refusal(f"{path}: {error}") from error
+    broken = violations(file.cell, file.device)
+    if broken:
+        raise Refusal(" ".join(f"[{violation.rule}] {violation.reason}" for violation in broken))
+    return file
+
+
+def check_ranks(cell: Cell, ranks: Ranks) -> None:
+    """Compare the cell with the processes that were started.
+
+    Raises:
+        Refusal: If there are more or fewer.
+    """
+    if ranks.world_size != cell.gpus:
+        raise Refusal(
+            f"the cell needs {cell.gpus} ranks ({cell.nodes} x {cell.gpus_per_node}); there are {ranks.world_size}. "
+            f"Start torchrun with --nnodes {cell.nodes} --nproc-per-node {cell.gpus_per_node}."
+        )
+    if ranks.local_world_size != cell.gpus_per_node:
+        raise Refusal(
+            f"the cell has gpus_per_node={cell.gpus_per_node}; this node runs {ranks.local_world_size} ranks. "
+            f"Start torchrun with --nproc-per-node {cell.gpus_per_node}."
+        )
+
+
+def check_devices(device: Device, names: tuple[str, ...], ranks: Ranks) -> None:
+    """Compare the cell's device profile with what this node has.
+
+    Args:
+        device: The profile.
+        names: Names of the node's devices of that type, as the driver reports them.
+        ranks: This rank's place; on a GPU each rank of the node needs its own.
+
+    Raises:
+        Refusal: If there is none, too few, or another kind: a figure from another device is worse than none.
+    """
+    if not names:
+        raise Refusal(
+            f"device {device.name} needs a {device.type} device; torch finds none on this node. "
+            "Run the cell where there is one, or choose another device."
+        )
+    if device.type == "cuda" and len(names) < ranks.local_world_size:
+        raise Refusal(
+            f"this node runs {ranks.local_world_size} ranks but shows {len(names)} GPU(s). "
+            "Ask the scheduler for one GPU a rank, or lower gpus_per_node."
+        )
+    used = names[: ranks.local_world_size] if device.type == "cuda" else names
+    strangers = sorted({name for name in used if not device.is_matched_by(name)})
+    if strangers:
+        raise Refusal(
+            f"device {device.name} is recognised by {_recognised_by(device)}; this node has {', '.join(strangers)}. "
+            "Run the cell on the right kind of node, or choose its device."
+        )
+
+
+def _recognised_by(device: Device) -> str:
+    wanted = f"{' or '.join(map(repr, device.match))} in its name" if device.match else "any name"
+    return f"{wanted} without {' or '.join(map(repr, device.unlike))}" if device.unlike else wanted

@@ -1,0 +1,1 @@
+"""Training: optimiser, loop, session and records."""

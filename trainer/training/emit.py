@@ -1,0 +1,168 @@
+"""From what all ranks saw to the records: ``steps.jsonl``, then ``result.json`` last."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from sweep.core.records.record import RESULT_FILE, STEPS_FILE, Result, Step
+from trainer.device.devices import is_oversubscribed
+from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry
+from trainer.device.versions import fingerprint
+from trainer.process.files import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from sweep.core.records.record import CellFile
+    from trainer.device.placement import Binding
+    from trainer.training.loop import Observed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankFacts:
+    """What one rank contributes to the records; it travels to rank 0 once, after the last step.
+
+    Attributes:
+        host: Host name.
+        node_rank: Rank of its torchrun agent.
+        places: Devices that it may use (:meth:`trainer.device.devices.Compute.places`).
+        device_name: Its device, as the driver reports it.
+        observed: Times, losses, norms.
+        telemetry: What its device did in the window.
+        peak_memory_bytes: Largest memory allocated; None where unknown.
+        peak_reserved_bytes: The allocator's reserve at its largest; None on a CPU.
+        binding: Where its threads ran.
+    """
+
+    host: str
+    node_rank: int
+    places: tuple[str, ...]
+    device_name: str
+    observed: Observed
+    telemetry: WindowTelemetry
+    peak_memory_bytes: int | None
+    peak_reserved_bytes: int | None
+    binding: Binding | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """What rank 0 knows of the run besides the ranks' facts."""
+
+    file: CellFile
+    restart: int
+    started_at: float
+    ended_at: float
+    n_params: int
+    versions: Mapping[str, str | None]
+    fingerprint_fields: Mapping[str, str | None]
+    environment: Mapping[str, str]
+    extra: Mapping[str, object]
+
+
+def merge_steps(file: CellFile, facts: Sequence[RankFacts]) -> list[Step]:
+    """Each step's record: the slowest rank's time, the mean of the losses of ranks that see one (of equal shares)."""
+    cell = file.cell
+    times = zip(*(fact.observed.step_times_s for fact in facts), strict=True)
+    losses = zip(*(fact.observed.losses for fact in facts if fact.observed.losses is not None), strict=True)
+    norms = facts[0].observed.grad_norms
+    return [
+        Step(
+            step=index,
+            step_time_s=max(step_times),
+            tokens=cell.tokens_per_step,
+            loss=sum(step_losses) / len(step_losses),
+            grad_norm=norm,
+            is_warmup=index < cell.trainer.warmup_steps,
+        )
+        for index, (step_times, step_losses, norm) in enumerate(zip(times, losses, norms, strict=True))
+    ]
+
+
+def build_result(run: RunFacts, facts: Sequence[RankFacts], steps: Sequence[Step]) -> Result:
+    """The result of the whole run."""
+    cell = run.file.cell
+    window_steps = cell.trainer.steps - cell.trainer.warmup_steps
+    energies = [fact.telemetry.energy_j for fact in facts]
+    energy_j = None if None in energies else sum(energy for energy in energies if energy is not None)
+    reasons = {reason for fact in facts for reason in fact.telemetry.throttle_reasons or ()}
+    final_loss = steps[-1].loss
+    return Result(
+        key=run.file.key,
+        restart=run.restart,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        world_size=len(facts),
+        hosts=_hosts(facts),
+        device_type=run.file.device.type,
+        device_name=device_name(facts),
+        n_params=run.n_params,
+        steps=cell.trainer.steps,
+        warmup_steps=cell.trainer.warmup_steps,
+        window_steps=window_steps,
+        window_tokens=window_steps * cell.tokens_per_step,
+        window_time_s=max(fact.observed.window_time_s for fact in facts),
+        window_energy_j=energy_j,
+        power_source="" if energy_j is None else ENERGY_SOURCE,
+        peak_memory_bytes=_largest([fact.peak_memory_bytes for fact in facts]),
+        peak_reserved_bytes=_largest([fact.peak_reserved_bytes for fact in facts]),
+        throttled=_any_known([fact.telemetry.throttled for fact in facts]),
+        throttle_reasons=tuple(sorted(reasons)),
+        oversubscribed=is_oversubscribed([fact.places for fact in facts], [fact.host for fact in facts]),
+        final_loss=final_loss if final_loss is not None and _is_finite(final_loss) else None,
+        fingerprint=fingerprint(run.fingerprint_fields),
+        fingerprint_fields=run.fingerprint_fields,
+        versions=run.versions,
+        environment=run.environment,
+        extra=run.extra,
+    )
+
+
+def write_records(folder: Path, steps: Sequence[Step], result: Result) -> None:
+    """Write both files; once the result is there, everything is."""
+    publish(folder / STEPS_FILE, "".join(step.render() for step in steps))
+    publish(folder / RESULT_FILE, result.render())
+
+
+def _hosts(facts: Sequence[RankFacts]) -> tuple[str, ...]:
+    by_node = {fact.node_rank: fact.host for fact in facts}
+    return tuple(by_node[node] for node in sorted(by_node))
+
+
+def device_name(facts: Sequence[RankFacts]) -> str:
+    """The devices' one name; where they differ (the profile allows it), all of them."""
+    return " + ".join(sorted({fact.device_name for fact in facts}))
+
+
+def readings(facts: Sequence[RankFacts]) -> dict[str, dict[str, object]]:
+    """What NVML said of each rank's device, by rank; nothing on a CPU."""
+    found = {str(rank): fact.telemetry.readings() for rank, fact in enumerate(facts)}
+    return {rank: values for rank, values in found.items() if values}
+
+
+def bindings(facts: Sequence[RankFacts]) -> dict[str, dict[str, object]]:
+    """Where each rank's threads ran, by rank."""
+    return {str(rank): asdict(fact.binding) for rank, fact in enumerate(facts) if fact.binding is not None}
+
+
+def node_order(facts: Sequence[RankFacts]) -> list[int]:
+    """Nodes in the order of their ranks: torchrun sorts them by their addresses as text (``n10``, ``n2``)."""
+    return list(dict.fromkeys(fact.node_rank for fact in facts))
+
+
+def _largest(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
+
+
+def _any_known(values: Sequence[bool | None]) -> bool | None:
+    """True where one device says so; False only where all of them say that they did not."""
+    if any(values):
+        return True
+    return None if None in values else False
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0.0
