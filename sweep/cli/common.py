@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.run_directory import RunDir, find_run_dirs
+from sweep.core.attempts.history import fold
+from sweep.core.records.record import LEDGER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.cli.args import Arguments
+    from sweep.core.attempts.history import History
     from sweep.core.records.sweep_file import SweepFile
     from sweep.core.settings.spec import SweepSpec
 
@@ -110,6 +114,13 @@ def sweep_file_of(run_dir: RunDir) -> SweepFile:
     if content is None:
         raise CommandError(f"{run_dir.path} holds no sweep.json any more.")
     return content
+
+
+def read_history(run_dir: RunDir) -> tuple[History, list[str]]:
+    """The history of a run directory, and what is wrong with its ledger; writes nothing."""
+    events, problems = LedgerFile(Path(run_dir.path) / LEDGER_FILE).read()
+    history = fold(events)
+    return history, [*problems, *history.problems]
 
 
 def cells_named(beginnings: Sequence[str], content: SweepFile) -> list[str]:

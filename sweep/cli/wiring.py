@@ -13,7 +13,6 @@ from sweep.adapters.files.blame_file import BlameFile, blame_path
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.provenance import collect
 from sweep.adapters.files.sources_snapshot import packages_root, snapshot
-from sweep.core.attempts.history import History, fold
 from sweep.core.records.record import LEDGER_FILE
 from sweep.core.settings.spec import SchedulerKind, SlurmSpec
 from sweep.ports import SchedulerError
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from sweep.adapters.files.lease import Lease
     from sweep.adapters.files.run_directory import RunDir
     from sweep.core.attempts.attempt import JobReport
+    from sweep.core.attempts.history import History
     from sweep.core.cells.cell import Cell
     from sweep.core.cells.device import Device
     from sweep.core.records.sweep_file import SweepFile
@@ -126,10 +126,3 @@ def session_for(
         policy=policy,
         canary_helps=canary_helps,
     )
-
-
-def read_history(run_dir: RunDir) -> tuple[History, list[str]]:
-    """The history of a run directory, and what is wrong with its ledger; writes nothing."""
-    events, problems = LedgerFile(Path(run_dir.path) / LEDGER_FILE).read()
-    history = fold(events)
-    return history, [*problems, *history.problems]

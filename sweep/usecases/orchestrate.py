@@ -6,96 +6,22 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sweep.core.attempts.ledger import Reopened, Skipped
+from sweep.core.attempts.ledger import Skipped
 from sweep.core.decisions.admission import Bounds, passes_with_time, pause_reason, restrained
 from sweep.core.decisions.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
-from sweep.core.records.sweep_file import SweepFile, extended
 from sweep.core.settings.site import UNLIMITED
-from sweep.core.settings.spec import SchedulerKind
 from sweep.ports import SchedulerError
 from sweep.usecases.late import take_late_results
 from sweep.usecases.reconcile import Reconciler
-from sweep.usecases.reopen import Reopening, to_reopen
+from sweep.usecases.reopen import Reopening
 from sweep.usecases.submit import Submitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from sweep.core.attempts.attempt import JobReport, Outcome
-    from sweep.core.attempts.history import History
-    from sweep.core.cells.cell import Cell
-    from sweep.core.grids.grid import Expansion
     from sweep.core.settings.site import Site
-    from sweep.core.settings.spec import SweepSpec
-    from sweep.ports import RunDirectory
     from sweep.usecases.session import Session
-
-
-def sweep_file_of(spec: SweepSpec, expansion: Expansion, *, own_name: str | None = None) -> SweepFile:
-    """What ``sweep.json`` says of one command; ``own_name`` is what the cluster calls itself, where it was asked."""
-    used = {cell.device for cell in expansion.cells.values()}
-    return SweepFile(
-        grid=spec.grid.name,
-        cluster=spec.cluster.name,
-        scale=spec.scale,
-        batch_kind=spec.grid.batch_kind,
-        repeats=spec.repeats,
-        series=spec.series,
-        flop_convention=spec.flop_convention,
-        devices={name: device for name, device in spec.devices.items() if name in used},
-        cells=expansion.cells,
-        points=expansion.points,
-        rejections=expansion.rejections,
-        policy=spec.policy,
-        own_name=own_name,
-        scheduler=spec.cluster.scheduler.value,
-        accounting=spec.cluster.slurm.sacct,
-    )
-
-
-def declare(run_dir: RunDirectory, content: SweepFile) -> SweepFile:
-    """Write what a command asks for into ``sweep.json``, extending what is there.
-
-    Raises:
-        PinError: If the run directory is another grid's or cluster's.
-    """
-    old = run_dir.sweep_file()
-    whole = content if old is None else extended(old, content)
-    run_dir.publish_sweep_file(whole)
-    return whole
-
-
-def planned(
-    spec: SweepSpec, cells: Mapping[str, Cell], known: Mapping[str, Cell], history: History, *, now: float
-) -> list[Action]:
-    """What a run of this command would do first, as far as it can be said without asking the cluster.
-
-    Args:
-        spec: What is asked for.
-        cells: Its cells.
-        known: Those, and all others that the run directory knows.
-        history: All attempts so far; what is asked for again is reopened in it.
-        now: Unix time.
-    """
-    bounds = Bounds(
-        now=now,
-        most_jobs=spec.cluster.slurm.max_concurrent_jobs,
-        canary_helps=spec.cluster.scheduler is SchedulerKind.SLURM,
-    )
-
-    def actions() -> list[Action]:
-        decided = decide(
-            cells,
-            repeats=spec.repeats,
-            history=history,
-            rules=spec.policy.outcomes,
-            walltime_min=spec.cluster.walltime_min,
-        )
-        return restrained(decided, known, history, spec.policy, bounds)
-
-    if spec.retry:
-        history.apply(Reopened(time=now, repeats=tuple(to_reopen(actions(), spec.retry))))
-    return actions()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.files.lease import Lease, LeaseHeldError
 from sweep.adapters.files.ledger_file import LedgerFile
-from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, sweep_file_of
+from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, read_history, sweep_file_of
 from sweep.cli.display.progress import ConsoleReporter
-from sweep.cli.wiring import read_history, scheduler_for, session_for
+from sweep.cli.wiring import scheduler_for, session_for
 from sweep.core.attempts.ledger import CancelRequested
 from sweep.core.decisions.cancel import had_ended, held_back
 from sweep.core.encoding.message import counted

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_directory import RunDir
-from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes
+from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes, read_history
 from sweep.cli.display import views
-from sweep.cli.wiring import read_history
 from sweep.core.grids.grid import expand
 from sweep.core.records.sweep_file import extended
-from sweep.usecases.orchestrate import planned, sweep_file_of
+from sweep.usecases.plan import planned, sweep_file_of
 from sweep.usecases.status import statuses
 
 if TYPE_CHECKING:

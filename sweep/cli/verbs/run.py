@@ -34,7 +34,8 @@ from sweep.core.encoding.message import counted
 from sweep.core.grids.grid import expand
 from sweep.core.records.record import LEDGER_FILE
 from sweep.ports import SchedulerError
-from sweep.usecases.orchestrate import Orchestrator, declare, exit_code, sweep_file_of
+from sweep.usecases.orchestrate import Orchestrator, exit_code
+from sweep.usecases.plan import declare, sweep_file_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.files.blame_file import BlameFile, blame_path
 from sweep.adapters.files.lease import current_holder, watch_text
-from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, sweep_file_of
+from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, read_history, sweep_file_of
 from sweep.cli.display import evidence, views
-from sweep.cli.wiring import look_at_queue, look_over_run, read_history
+from sweep.cli.wiring import look_at_queue, look_over_run
 from sweep.core.attempts.blame import standing
 from sweep.core.encoding.message import hours
 from sweep.usecases.contact import away_text

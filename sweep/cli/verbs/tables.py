@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.files.lease import current_holder
 from sweep.adapters.files.sources_snapshot import packages_root
-from sweep.cli.common import OK, consoles, find_run_dir, print_notes, sweep_file_of
+from sweep.cli.common import OK, consoles, find_run_dir, print_notes, read_history, sweep_file_of
 from sweep.cli.display import views
-from sweep.cli.wiring import look_over_run, read_history
+from sweep.cli.wiring import look_over_run
 from sweep.core.jobs.environment import scrubbed
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from sweep.cli.main import main
 from sweep.config import load
 from sweep.core.attempts.history import History
 from sweep.core.grids.grid import expand
-from sweep.usecases.orchestrate import sweep_file_of
+from sweep.usecases.plan import sweep_file_of
 from sweep.usecases.status import statuses
 
 PLAN = ["plan", "+grid=weak_scaling", "cluster=local"]

@@ -32,7 +32,8 @@ from sweep.core.decisions.plan import UNDER_WAY, ActionKind
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.ports import SchedulerError
-from sweep.usecases.orchestrate import Orchestrator, Snapshot, declare, exit_code
+from sweep.usecases.orchestrate import Orchestrator, Snapshot, exit_code
+from sweep.usecases.plan import declare
 from sweep.usecases.session import Session, Sources
 from sweep.usecases.status import statuses
 from tests.fakes import CPU, Crash, ListReporter, MemoryBlameBook, MemoryLedger, tiny_cell, weak_content

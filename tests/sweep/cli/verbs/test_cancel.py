@@ -15,7 +15,7 @@ from sweep.adapters.files.run_directory import RunDir
 from sweep.cli.main import main
 from sweep.config import load
 from sweep.core.grids.grid import expand
-from sweep.usecases.orchestrate import declare, sweep_file_of
+from sweep.usecases.plan import declare, sweep_file_of
 
 RUN_DIR = "run_dir=run"
 
