@@ -6,13 +6,11 @@ import os
 import re
 import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm.limits import asked_of, max_array_tasks, max_walltime_min, option
 from sweep.adapters.slurm.site import SlurmSite
 from sweep.adapters.slurm.site_text import NODE_FORMAT, read_unhealthy
-from sweep.core.records.record import SUBMISSION_LOGS_DIR
 from sweep.ports import SchedulerError
 from sweep.usecases.doctor import Check, Finding, not_checked, ok, problem, warning
 
@@ -258,20 +256,15 @@ class SlurmChecks:
 
 
 def test_only(submission: Submission, cluster: ClusterSpec, commands: SlurmCommands, python: str) -> Answer:
-    """What sbatch says of a submission's own job script, without taking it.
+    """The answer of ``sbatch --test-only`` to a submission's own job script; it submits nothing.
 
     Raises:
-        SchedulerError: If sbatch cannot be asked.
-        OSError: If the script cannot be written.
+        SchedulerError: If sbatch cannot be run, or the script cannot be written.
     """
     # Imported here: submitit takes a tenth of a second.
-    from sweep.adapters.slurm.sbatch import LaunchExecutor
+    from sweep.adapters.slurm.submitit_executor import LaunchExecutor
 
-    executor = LaunchExecutor(submission, cluster.slurm, python=python, commands=commands)
-    text = executor._make_submission_file_text(executor._submitit_command_str, submission.name)
-    script = Path(submission.run_dir) / SUBMISSION_LOGS_DIR / f"{submission.name}.sh"
-    script.write_text(text)
-    return commands.submit(["sbatch", "--test-only", str(script)])
+    return LaunchExecutor(submission, cluster.slurm, python=python, commands=commands).test_launch()
 
 
 def _local(unix_time: float) -> str:

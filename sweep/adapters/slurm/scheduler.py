@@ -102,7 +102,7 @@ class SlurmScheduler:
             SchedulerError: If sbatch is missing or never reached the controller.
         """
         # Imported here: submitit takes a tenth of a second, which status and plan need not wait for.
-        from sweep.adapters.slurm.sbatch import LaunchExecutor
+        from sweep.adapters.slurm.submitit_executor import LaunchExecutor
 
         spec = self._site.fitting_spec()
         executor = LaunchExecutor(submission, spec, python=self._python, commands=self._commands)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters.slurm.commands import SlurmCommands
-from sweep.adapters.slurm.sbatch import LaunchExecutor
 from sweep.adapters.slurm.script import check_site, sbatch_parameters, signal_delay_s
+from sweep.adapters.slurm.submitit_executor import LaunchExecutor
 from sweep.core.jobs.submission import Submission
 from sweep.core.settings.spec import GpuFlag, LaunchSpec, SlurmSpec
 from sweep.ports import SchedulerError, SubmissionRejectedError
@@ -53,8 +53,7 @@ EVERY_SETTING = SlurmSpec(
 
 
 def script(submission: Submission, spec: SlurmSpec) -> str:
-    executor = LaunchExecutor(submission, spec, python="/this/python", commands=SlurmCommands({}))
-    return executor._make_submission_file_text(executor._submitit_command_str, "")
+    return LaunchExecutor(submission, spec, python="/this/python", commands=SlurmCommands({})).script_text()
 
 
 @pytest.mark.parametrize(
