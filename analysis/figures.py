@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from analysis.table import Row, Table
-    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.axis import AxisValue
 
 # Okabe and Ito's palette, told apart by colour-blind readers; yellow is left out, it does not show on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

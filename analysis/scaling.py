@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from analysis.reduce import Reduced
-    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.axis import AxisValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

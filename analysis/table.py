@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from analysis.holes import MEASURED, REJECTED, explain, gpu_hours
 from analysis.reduce import PROFILE_FIELDS, Reduced, reduce_cell
 from analysis.scaling import Entry, Standing, scale
-from sweep.core.cells.cell import BatchRule, Cell
+from sweep.core.cells.axes import AUTO, DEGREES
+from sweep.core.cells.batch import BatchRule
+from sweep.core.cells.cell import Cell
 from sweep.core.cells.model_shape import flops_per_token
-from sweep.core.grids.grid import AUTO, DEGREES, LEFT_OUT, Rejection
+from sweep.core.grids.combination import LEFT_OUT
+from sweep.core.grids.grid import Rejection
 from sweep.core.grids.series import SeriesKind, varied_axes
 from sweep.core.records.record import attempt_dir
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from analysis.bootstrap import Interval
     from analysis.load import RunData
-    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.axis import AxisValue
     from sweep.core.records.sweep_file import SweepFile
 
 Value = str | int | float | bool | None

@@ -20,7 +20,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.history import History
-from sweep.core.cells.cell import BatchKind
+from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.decisions.plan import decide
 from sweep.core.grids.grid import Grid, expand
@@ -28,7 +28,7 @@ from sweep.core.grids.grid import Grid, expand
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.axis import AxisValue
 
 LIMIT_S = 5.0
 LIMIT_MB = 500.0

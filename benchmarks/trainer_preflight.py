@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.cells.cell import Cell, Parallelism, Schedule, cell_id
+from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.records.preflight_record import Preflight
 from sweep.core.records.record import CELL_FILE, CellFile
 

@@ -34,8 +34,10 @@ from typing import TYPE_CHECKING, Any
 
 from loops import ours, plain, titan
 
-from sweep.core.cells.cell import Cell, Parallelism, Precision, TrainerSettings
+from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.parallelism import Parallelism
+from sweep.core.cells.trainer_settings import TrainerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,9 +9,12 @@ from sweep.core.attempts.attempt import ABSENT, AttemptKey, JobReport, JobRun, O
 from sweep.core.attempts.blame import Blame
 from sweep.core.attempts.ledger import Event, parse_event, render_event
 from sweep.core.attempts.verdict import Verdict
-from sweep.core.cells.cell import BatchKind, Cell, Parallelism, Precision, TrainerSettings
+from sweep.core.cells.batch import BatchKind
+from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention, ModelShape
+from sweep.core.cells.parallelism import Parallelism
+from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.grids.grid import Point, Rejection
 from sweep.core.grids.series import SeriesKind, SeriesSpec
 from sweep.core.jobs.submission import Submission

@@ -56,7 +56,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from sweep.adapters.files.run_directory import RunDirError
     from sweep.adapters.files.sources_snapshot import SourcesError
     from sweep.config import ConfigError
-    from sweep.core.grids.grid import GridError
+    from sweep.core.cells.axes import GridError
     from sweep.core.records.sweep_file import PinError
     from sweep.ports import SchedulerError
 

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from sweep.config.errors import ConfigError
 from sweep.config.keys import CHOICES
 from sweep.config.library import PRIMARY, Library, unreadable
-from sweep.core.grids.grid import AXES
+from sweep.core.cells.axes import AXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

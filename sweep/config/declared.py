@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.config.errors import ConfigError, did_you_mean, listed
 from sweep.config.keys import SERIES, check_fields
-from sweep.core.cells.cell import BatchKind
-from sweep.core.grids.grid import AUTO, DEGREES, axis_names
+from sweep.core.cells.axes import AUTO, DEGREES, axis_names
+from sweep.core.cells.batch import BatchKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.axis import AxisValue
 
 Values = dict[str, tuple["AxisValue", ...]]
 _PARTS = ("series", "repeats", "axes", "zip", "cells", "exclude", "require")

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sweep.config.errors import ConfigError, did_you_mean, listed, nearest
-from sweep.core.cells.cell import TrainerSettings
+from sweep.core.cells.axes import AXES
 from sweep.core.cells.model_shape import FlopConvention
-from sweep.core.grids.grid import AXES
+from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import ClusterSpec
 

@@ -16,8 +16,9 @@ from sweep.config.library import Library
 from sweep.config.series import series_of
 from sweep.config.settings import repeats, settings_of
 from sweep.core.attempts.attempt import Outcome
-from sweep.core.cells.cell import TrainerSettings
-from sweep.core.grids.grid import AXES, Grid, check, normalise_axis
+from sweep.core.cells.axes import AXES, normalise_axis
+from sweep.core.cells.trainer_settings import TrainerSettings
+from sweep.core.grids.grid import Grid, check
 from sweep.core.settings.spec import SweepSpec
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from sweep.config.errors import ConfigError, explained
 from sweep.config.keys import check_fields, fit
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES, OutcomeRule
-from sweep.core.cells.cell import Precision, build, convert_value
+from sweep.core.cells.cell import Precision
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.encoding.codec import build, convert_value
 from sweep.core.jobs.environment import is_secret, secrets_in
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import ClusterSpec, SlurmSpec

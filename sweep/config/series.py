@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.config.declared import check_axis, texts, values_of
 from sweep.config.errors import ConfigError, listed
-from sweep.core.cells.cell import build
-from sweep.core.grids.grid import normalise_axis
+from sweep.core.cells.axes import normalise_axis
+from sweep.core.encoding.codec import build
 from sweep.core.grids.series import Envelope, SeriesKind, SeriesSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from sweep.config.declared import Declared
-    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.axis import AxisValue
     from sweep.core.cells.model_shape import ModelShape
 
 

@@ -9,7 +9,7 @@ from sweep.config.declared import texts
 from sweep.config.errors import ConfigError, did_you_mean, explained, listed
 from sweep.config.keys import Settings, fit
 from sweep.core.attempts.attempt import Outcome
-from sweep.core.cells.cell import convert_value
+from sweep.core.encoding.codec import convert_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sweep.core.attempts.history import AttemptState, History
-    from sweep.core.cells.cell import AxisValue, Cell
+    from sweep.core.cells.axis import AxisValue
+    from sweep.core.cells.cell import Cell
     from sweep.core.decisions.plan import Action
     from sweep.core.records.record import Progress
     from sweep.core.records.sweep_file import SweepFile

@@ -9,7 +9,8 @@ from analysis.load import load
 from analysis.table import build
 from sweep.core.attempts.attempt import AttemptKey, Outcome
 from sweep.core.attempts.ledger import Ended, Event, Reserved, Submitted, render_event
-from sweep.core.cells.cell import BatchKind, Cell
+from sweep.core.cells.batch import BatchKind
+from sweep.core.cells.cell import Cell
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention, ModelShape
 from sweep.core.grids.grid import Grid, expand
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from analysis.table import Row, Table
     from sweep.core.attempts.attempt import RankError
-    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.axis import AxisValue
 
 TINY = ModelShape(name="tiny", n_layers=2, hidden=64, n_heads=4, n_kv_heads=4, ffn_hidden=128, vocab_size=256)
 SMALL = ModelShape(name="small", n_layers=4, hidden=64, n_heads=4, n_kv_heads=4, ffn_hidden=128, vocab_size=256)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.cells.cell import Cell, Parallelism, Precision, TrainerSettings, cell_id
+from sweep.core.cells.cell import Cell, Precision, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.parallelism import Parallelism
+from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.records.record import CELL_FILE, CellFile
 
 CPU = Device(name="cpu", type="cpu")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass
-from sweep.core.cells.cell import Cell, Parallelism, Precision, Schedule
+from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.device import Device
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.records.record import ERROR_GLOB, parse_error
 from tests.trainer.cells import CPU, cell, write_cell
 from tests.trainer.models import WIDE

@@ -13,8 +13,9 @@ import pytest
 
 from sweep.core.attempts.attempt import ErrorClass, JobReport, Outcome, Phase, RankError
 from sweep.core.attempts.verdict import Evidence, judge
-from sweep.core.cells.cell import Cell, Parallelism, Precision, Schedule
+from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.device import Device
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.records.record import (
     ERROR_GLOB,
     PROGRESS_FILE,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
-from sweep.core.cells.cell import SYNTHETIC
+from sweep.core.cells.trainer_settings import SYNTHETIC
 from trainer.data.draw import bits, key_of, shift_right
 from trainer.data.tokens_file import WindowsOf, open_tokens
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sweep.core.cells.cell import SYNTHETIC
+from sweep.core.cells.trainer_settings import SYNTHETIC
 from trainer.process.refusal import Refusal
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
 
-    from sweep.core.cells.cell import Parallelism
+    from sweep.core.cells.parallelism import Parallelism
 
 # Outermost first. Neighbouring ranks differ in the last: tp talks most and must stay within a node; a pipeline sends
 # least and may cross any link.

@@ -19,15 +19,16 @@ from torch.distributed.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 
-from sweep.core.cells.cell import Schedule
+from sweep.core.cells.parallelism import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from sweep.core.cells.cell import Cell, Parallelism
+    from sweep.core.cells.cell import Cell
     from sweep.core.cells.model_shape import ModelShape
+    from sweep.core.cells.parallelism import Parallelism
     from trainer.model.decoder import Llama
 
     LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

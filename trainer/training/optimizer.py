@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from sweep.core.cells.cell import TrainerSettings
+    from sweep.core.cells.trainer_settings import TrainerSettings
     from trainer.model.precision import LossScale
 
 # What torch.nn.utils.clip_grads_with_norm_ adds to the norm.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from sweep.core.cells.cell import SYNTHETIC
+from sweep.core.cells.trainer_settings import SYNTHETIC
 from sweep.core.jobs.environment import relevant
 from trainer.data import tokens_file
 from trainer.data.batches import Share, source_of, stream

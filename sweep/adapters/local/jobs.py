@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_directory import write_atomically
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase, SchedulerState
-from sweep.core.cells.cell import build
+from sweep.core.encoding.codec import build
 from sweep.core.records.record import RecordError, attempt_dir, parse_object, render
 
 if TYPE_CHECKING:

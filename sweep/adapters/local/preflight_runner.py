@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_directory import write_atomically
-from sweep.core.cells.cell import SYNTHETIC
+from sweep.core.cells.trainer_settings import SYNTHETIC
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.records.preflight_record import Preflight
 from sweep.core.records.record import RecordError

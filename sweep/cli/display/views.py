@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Column, Table
 
     from sweep.core.attempts.history import History
-    from sweep.core.cells.cell import AxisValue, Cell
+    from sweep.core.cells.axis import AxisValue
+    from sweep.core.cells.cell import Cell
     from sweep.core.grids.grid import Rejection
     from sweep.core.records.record import Progress
     from sweep.core.records.sweep_file import SweepFile

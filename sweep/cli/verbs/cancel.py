@@ -15,10 +15,11 @@ from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_d
 from sweep.cli.display.progress import ConsoleReporter
 from sweep.cli.wiring import scheduler_for, session_for
 from sweep.core.attempts.ledger import CancelRequested
+from sweep.core.cells.axes import DEGREES, axis_names
 from sweep.core.decisions.cancel import had_ended, held_back
 from sweep.core.encoding.message import counted
+from sweep.core.grids.combination import DERIVED
 from sweep.core.grids.conditions import Condition, ConditionError
-from sweep.core.grids.grid import DEGREES, DERIVED, axis_names
 from sweep.core.records.record import LEDGER_FILE
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.usecases.orchestrate import Orchestrator

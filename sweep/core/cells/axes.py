@@ -7,16 +7,12 @@ from dataclasses import asdict, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.cells.cell import (
-    AxisValue,
-    BatchKind,
-    Cell,
-    Checkpointing,
-    Parallelism,
-    Precision,
-    TrainerSettings,
-    convert_value,
-)
+from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.batch import BatchKind
+from sweep.core.cells.cell import Cell, Checkpointing, Precision
+from sweep.core.cells.parallelism import Parallelism
+from sweep.core.cells.trainer_settings import TrainerSettings
+from sweep.core.encoding.codec import convert_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 LAYOUT = (*DEGREES, "schedule", "virtual_stages", "async_tp", "sequence_parallel")
-"""Axes of the layout, by the names of the fields of :class:`sweep.core.cells.cell.Parallelism`."""
+"""Axes of the layout, by the names of the fields of :class:`sweep.core.cells.parallelism.Parallelism`."""
 _OF_CELL = (
     "nodes",
     "gpus_per_node",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sweep.core.cells.cell import build
+from sweep.core.encoding.codec import build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

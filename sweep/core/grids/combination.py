@@ -9,8 +9,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweep.core.cells.axes import AUTO, DEGREES, LAYOUT, SETTINGS, GridError, axis_default
-from sweep.core.cells.cell import AxisValue, BatchKind, BatchRule, Cell, Parallelism, TrainerSettings
+from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.batch import BatchKind, BatchRule
+from sweep.core.cells.cell import Cell
+from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.rules import Violation, first_violation, first_violation_of_settings
+from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.message import counted
 from sweep.core.grids.conditions import Condition, ConditionError
 

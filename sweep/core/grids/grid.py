@@ -8,18 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sweep.core.cells.axes import AUTO as AUTO
-from sweep.core.cells.axes import AXES as AXES
-from sweep.core.cells.axes import DEGREES as DEGREES
-from sweep.core.cells.axes import SETTINGS
-from sweep.core.cells.axes import GridError as GridError
-from sweep.core.cells.axes import axis_default as axis_default
-from sweep.core.cells.axes import axis_names as axis_names
-from sweep.core.cells.axes import normalise_axis as normalise_axis
-from sweep.core.cells.cell import AxisValue, BatchKind, Cell, cell_id
+from sweep.core.cells.axes import AUTO, SETTINGS, GridError, axis_default, axis_names, normalise_axis
+from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.batch import BatchKind
+from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.rules import Violation
-from sweep.core.grids.combination import DERIVED as DERIVED
-from sweep.core.grids.combination import LEFT_OUT as LEFT_OUT
 from sweep.core.grids.combination import Resolver
 
 if TYPE_CHECKING:

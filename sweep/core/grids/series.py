@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from sweep.core.grids.grid import AUTO, AXES, DEGREES
+from sweep.core.cells.axes import AUTO, AXES, DEGREES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.core.cells.cell import AxisValue
+    from sweep.core.cells.axis import AxisValue
 
 
 class SeriesKind(StrEnum):
@@ -61,7 +61,7 @@ class SeriesSpec:
 
 
 def varied_axes(points: Sequence[Mapping[str, AxisValue]]) -> tuple[str, ...]:
-    """Axes with more than one value over the points, in the order of :data:`sweep.core.grids.grid.AXES`."""
+    """Axes with more than one value over the points, in the order of :data:`sweep.core.cells.axes.AXES`."""
     values: dict[str, set[AxisValue]] = {}
     for axes in points:
         for name, value in axes.items():

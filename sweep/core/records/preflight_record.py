@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.cells.cell import convert_value
+from sweep.core.encoding.codec import convert_value
 from sweep.core.records.record import RecordError, parse_object, render
 
 if TYPE_CHECKING:

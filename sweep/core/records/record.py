@@ -36,8 +36,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from sweep.core.attempts.attempt import AttemptKey, RankError
-from sweep.core.cells.cell import Cell, cell_id, cell_to_json, convert_value
+from sweep.core.cells.cell import Cell, cell_id, cell_to_json
 from sweep.core.cells.device import Device
+from sweep.core.encoding.codec import convert_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,19 +7,15 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.cells.cell import (
-    AxisValue,
-    BatchKind,
-    BatchRule,
-    Cell,
-    cell_from_json,
-    cell_id,
-    cell_to_json,
-    convert_value,
-)
+from sweep.core.cells.axes import axis_default
+from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.batch import BatchKind, BatchRule
+from sweep.core.cells.cell import Cell, cell_from_json, cell_id, cell_to_json
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention
-from sweep.core.grids.grid import LEFT_OUT, Point, Rejection, axis_default
+from sweep.core.encoding.codec import convert_value
+from sweep.core.grids.combination import LEFT_OUT
+from sweep.core.grids.grid import Point, Rejection
 from sweep.core.grids.series import Envelope, SeriesKind, SeriesSpec
 from sweep.core.records.record import RecordError, parse_object, render
 from sweep.core.settings.policy import Policy

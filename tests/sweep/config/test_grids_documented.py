@@ -8,8 +8,10 @@ import pytest
 
 from sweep.config import available, load
 from sweep.config.keys import SETTINGS
+from sweep.core.cells.axes import AXES
+from sweep.core.grids.combination import DERIVED
 from sweep.core.grids.conditions import Condition
-from sweep.core.grids.grid import AXES, DERIVED, expand
+from sweep.core.grids.grid import expand
 
 DOC = (Path(__file__).parents[3] / "docs" / "grids.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```yaml\n# (\S+\.yaml)\n(.*?)```", DOC, flags=re.DOTALL))

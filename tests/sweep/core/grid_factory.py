@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.cells.cell import AxisValue, BatchKind
+from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.grids.grid import EmptyGridError, Expansion, Grid, expand
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
-from sweep.core.cells.cell import BatchKind
+from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.rules import DEVICE_RULES, RULES, SETTINGS_RULES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "semantics.md").read_text(encoding="utf-8")

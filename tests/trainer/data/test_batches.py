@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweep.core.cells.cell import Parallelism
+from sweep.core.cells.parallelism import Parallelism
 from trainer.data import batches as data
 from trainer.data.batches import Share, SyntheticTokens, stream
 from trainer.parallel.mesh import data_rank

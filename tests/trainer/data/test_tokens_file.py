@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from sweep.core.cells.cell import TrainerSettings, cell_id
+from sweep.core.cells.cell import cell_id
+from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.records.record import ERROR_GLOB, RESULT_FILE, Result, Step
 from tests.trainer.cells import cell, write_cell
 from tests.trainer.processes import ROOT, environment, torchrun

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sweep.core.cells.cell import Parallelism
+from sweep.core.cells.parallelism import Parallelism
 from sweep.core.records.record import RESULT_FILE, Result
 from tests.trainer.cells import write_cell
 from tests.trainer.processes import alone, torchrun

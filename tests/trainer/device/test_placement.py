@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweep.core.cells.cell import TrainerSettings
+from sweep.core.cells.trainer_settings import TrainerSettings
 from tests.trainer.fake_nvml import UUID, FakeNvml
 from trainer.device.placement import (
     EMPTY_BELOW_BYTES,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweep.core.cells.cell import Parallelism
 from sweep.core.cells.device import Device
+from sweep.core.cells.parallelism import Parallelism
 from tests.trainer.cells import CPU
 from trainer.device import devices
 from trainer.parallel.mesh import ORDER, MeshError, data_rank, sizes

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from sweep.core.cells.cell import Cell, Checkpointing, Parallelism, Precision, Schedule
+from sweep.core.cells.cell import Cell, Checkpointing, Precision
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.rules import violations
 from tests.trainer.cells import cell
 from tests.trainer.examined import examine

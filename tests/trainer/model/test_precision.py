@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from sweep.core.cells.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, TrainerSettings
+from sweep.core.cells.cell import Cell, Checkpointing, Precision
+from sweep.core.cells.parallelism import Parallelism, Schedule
+from sweep.core.cells.trainer_settings import TrainerSettings
 from tests.trainer.cells import cell
 from tests.trainer.examined import examine
 from tests.trainer.models import EVEN

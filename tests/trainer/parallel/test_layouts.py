@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.cells.cell import Checkpointing, Parallelism, Precision
+from sweep.core.cells.cell import Checkpointing, Precision
+from sweep.core.cells.parallelism import Parallelism
 from tests.trainer.cells import cell
 from tests.trainer.parity import BF16_LOSS_TOLERANCE, BF16_NORM_TOLERANCE, FP32_TOLERANCE, Shown, run_layouts
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from sweep.core.cells.cell import Cell, Checkpointing, Parallelism, Precision, Schedule
+from sweep.core.cells.cell import Cell, Checkpointing, Precision
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.rules import violations
 from tests.trainer.cells import UNEVEN, cell
 from tests.trainer.parity import (

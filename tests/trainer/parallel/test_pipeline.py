@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweep.core.cells.cell import Parallelism, Schedule
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from tests.trainer.cells import UNEVEN
 from trainer.model.decoder import build_on_meta
 from trainer.parallel.pipeline import cut, split_layers, stages_of_rank

@@ -33,9 +33,11 @@ from torch.distributed.pipelining._utils import InferenceMode
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from sweep.core.cells.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, TrainerSettings
+from sweep.core.cells.cell import Cell, Checkpointing, Precision
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.rules import violations
+from sweep.core.cells.trainer_settings import TrainerSettings
 from trainer.device import devices
 from trainer.failure.rank_failure import Whereabouts
 from trainer.model import compilation, mxfp8

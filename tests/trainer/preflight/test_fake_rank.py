@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.cells.cell import Cell, Checkpointing, Parallelism, Precision, Schedule, cell_to_json
+from sweep.core.cells.cell import Cell, Checkpointing, Precision, cell_to_json
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight, Traffic
 from sweep.core.records.record import RecordError
 from tests.trainer.cells import cell, write_cell

@@ -7,8 +7,9 @@ import multiprocessing
 
 import pytest
 
-from sweep.core.cells.cell import Cell, Checkpointing, Parallelism, Schedule
+from sweep.core.cells.cell import Cell, Checkpointing
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.decisions.out_of_memory import needs_more_memory
 from tests.trainer.cells import cell
 

@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from sweep.core.cells.cell import Cell, Parallelism, Precision, Schedule, cell_to_json
+from sweep.core.cells.cell import Cell, Precision, cell_to_json
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.records.record import PROGRESS_FILE, Progress
 from tests.trainer.cells import cell
 from tests.trainer.processes import ROOT, torchrun

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sweep.core.cells.cell import TrainerSettings
+from sweep.core.cells.trainer_settings import TrainerSettings
 from trainer.training.optimizer import ShardedAdamW
 
 SETTINGS = TrainerSettings(steps=3, warmup_steps=1, lr=0.1, weight_decay=0.1, grad_clip=0.5)

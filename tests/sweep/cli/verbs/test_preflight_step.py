@@ -11,8 +11,9 @@ import pytest
 from sweep.adapters.local.preflight_runner import PreflightError, Preflights
 from sweep.cli.verbs.preflight_step import ranks_to_examine, verdict_of
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.cells.cell import Parallelism, Schedule, cell_id
+from sweep.core.cells.cell import cell_id
 from sweep.core.cells.device import Device
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.records.preflight_record import Preflight
 from sweep.core.records.record import CellFile
 from tests.fakes import CPU, tiny_cell

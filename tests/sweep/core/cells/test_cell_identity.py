@@ -9,21 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweep.core.cells.cell import (
-    BatchKind,
-    BatchRule,
-    Cell,
-    Checkpointing,
-    Parallelism,
-    Precision,
-    Schedule,
-    TrainerSettings,
-    canonical_json,
-    cell_from_json,
-    cell_id,
-    cell_to_json,
-)
+from sweep.core.cells.batch import BatchKind, BatchRule
+from sweep.core.cells.cell import Cell, Checkpointing, Precision, canonical_json, cell_from_json, cell_id, cell_to_json
 from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.parallelism import Parallelism, Schedule
+from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.codec import canonical
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cell_ids.json"

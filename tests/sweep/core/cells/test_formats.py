@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 
 from sweep.config import load
-from sweep.core.cells.cell import Cell, Parallelism, Precision
+from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.device import Device
 from sweep.core.cells.formats import NEEDED_CAPABILITY
+from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.rules import DEVICE_RULES, first_violation, violations
 from sweep.core.grids.grid import EmptyGridError, expand
 from tests.sweep.core.cell_factory import CELL

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.core.cells.cell import Cell, Checkpointing, Parallelism, Precision, Schedule
+from sweep.core.cells.cell import Cell, Checkpointing, Precision
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.rules import RULES, Violation, first_violation, violations
 from tests.sweep.core.cell_factory import CELL, SHAPE
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.history import fold
-from sweep.core.cells.cell import Cell, Parallelism, Precision, Schedule, cell_id
+from sweep.core.cells.cell import Cell, Precision, cell_id
+from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.decisions.out_of_memory import KnownToRunOut, needs_more_memory
 from tests.events import ended, key, reserved
 from tests.fakes import tiny_cell

@@ -7,19 +7,14 @@ from fractions import Fraction
 
 import pytest
 
-from sweep.core.cells.cell import (
-    AxisValue,
-    BatchKind,
-    Cell,
-    Checkpointing,
-    Parallelism,
-    Precision,
-    Schedule,
-    TrainerSettings,
-    cell_id,
-)
+from sweep.core.cells.axes import AXES, GridError, axis_default, axis_names, normalise_axis
+from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.batch import BatchKind
+from sweep.core.cells.cell import Cell, Checkpointing, Precision, cell_id
+from sweep.core.cells.parallelism import Parallelism, Schedule
+from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.grids import grid as grid_module
-from sweep.core.grids.grid import AXES, GridError, axis_default, axis_names, expand, normalise_axis
+from sweep.core.grids.grid import expand
 from tests.sweep.core.grid_factory import AXES_OF_ONE, LARGE, SMALL, column, grid, only
 
 

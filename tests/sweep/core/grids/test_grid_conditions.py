@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.grids.grid import GridError, expand
+from sweep.core.cells.axes import GridError
+from sweep.core.grids.grid import expand
 from tests.sweep.core.grid_factory import SMALL, column, grid, rejected
 
 

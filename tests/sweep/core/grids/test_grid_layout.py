@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.cells.cell import BatchKind, Cell, Parallelism
+from sweep.core.cells.batch import BatchKind
+from sweep.core.cells.cell import Cell
+from sweep.core.cells.parallelism import Parallelism
 from sweep.core.grids.grid import expand
 from tests.sweep.core.grid_factory import grid, only, rejected
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.cells.cell import BatchKind
-from sweep.core.grids.grid import EmptyGridError, Grid, GridError, check, expand
+from sweep.core.cells.axes import GridError
+from sweep.core.cells.batch import BatchKind
+from sweep.core.grids.grid import EmptyGridError, Grid, check, expand
 from tests.sweep.core.grid_factory import column, grid
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.cells.cell import AxisValue
+from sweep.core.cells.axis import AxisValue
 from sweep.core.grids.series import (
     Envelope,
     SeriesKind,

@@ -8,7 +8,8 @@ import pytest
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
-from sweep.core.cells.cell import AxisValue, BatchKind
+from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention
 from sweep.core.grids.grid import Grid, Rejection, expand

@@ -1,0 +1,41 @@
+"""The batch rules: what a grid holds fixed while the number of GPUs changes, and the global batch that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+
+class BatchKind(StrEnum):
+    """What a grid holds fixed while the number of GPUs changes."""
+
+    SEQUENCES_PER_GPU = "sequences_per_gpu"
+    TOKENS_PER_GPU = "tokens_per_gpu"
+    GLOBAL_BATCH = "global_batch"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchRule:
+    """How the global batch follows from the number of GPUs.
+
+    Attributes:
+        kind: What is held fixed.
+        value: Sequences (an exact fraction; with tp or cp a GPU may hold less than one), tokens, or sequences.
+    """
+
+    kind: BatchKind
+    value: Fraction
+
+    def __post_init__(self) -> None:
+        """Refuse a batch of nothing."""
+        if self.value <= 0:
+            raise ValueError(f"{self.kind}={self.value} is not positive. Give a number above 0.")
+
+    def global_batch(self, *, gpus: int, seq_len: int) -> Fraction:
+        """Sequences in one optimiser step, which need not come out whole (then the cell is rejected)."""
+        if self.kind is BatchKind.GLOBAL_BATCH:
+            return self.value
+        if self.kind is BatchKind.TOKENS_PER_GPU:
+            return self.value * gpus / seq_len
+        return self.value * gpus
