@@ -12,7 +12,7 @@ from analysis.bootstrap import CONFIDENCE, MIN_STEPS, N_DRAWS
 from analysis.frame import to_frame
 from sweep.core.encoding.message import counted
 from sweep.core.grids.series import Envelope, SeriesKind
-from sweep.core.records.record import FIGURES_DIR, TABLES_DIR
+from sweep.core.records.layout import FIGURES_DIR, TABLES_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

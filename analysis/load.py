@@ -14,7 +14,10 @@ from sweep.core.attempts.attempt import ABSENT, AttemptKey, Outcome, RankError
 from sweep.core.attempts.history import AttemptState, History, RepeatHistory, fold
 from sweep.core.attempts.ledger import parse_event, read_lines
 from sweep.core.attempts.verdict import Evidence, judge
-from sweep.core.records.record import (
+from sweep.core.encoding.record import RecordError
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.error_file import parse_error
+from sweep.core.records.layout import (
     ATTEMPT_FILE,
     CELLS_DIR,
     ERROR_GLOB,
@@ -23,15 +26,12 @@ from sweep.core.records.record import (
     RESULT_FILE,
     STEPS_FILE,
     SWEEP_FILE,
-    AttemptFile,
-    Progress,
-    RecordError,
-    Result,
-    Step,
     attempt_dir,
-    parse_error,
     restart_dir,
 )
+from sweep.core.records.progress import Progress
+from sweep.core.records.result import Result
+from sweep.core.records.step import Step
 from sweep.core.records.sweep_file import SweepFile
 
 if TYPE_CHECKING:

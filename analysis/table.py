@@ -18,7 +18,7 @@ from sweep.core.cells.model_shape import flops_per_token
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.grid import Rejection
 from sweep.core.grids.series import SeriesKind, varied_axes
-from sweep.core.records.record import attempt_dir
+from sweep.core.records.layout import attempt_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

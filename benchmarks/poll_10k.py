@@ -32,7 +32,7 @@ from sweep.adapters.slurm.commands import SlurmCommands
 from sweep.adapters.slurm.scheduler import SlurmScheduler
 from sweep.core.attempts.attempt import AttemptKey, Phase
 from sweep.core.attempts.ledger import Reserved, Submitted
-from sweep.core.records.record import attempt_dir
+from sweep.core.records.layout import attempt_dir
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.usecases.reconcile import Reconciler
 from sweep.usecases.session import Session, Sources

@@ -19,8 +19,9 @@ from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
+from sweep.core.records.cell_file import CellFile
+from sweep.core.records.layout import CELL_FILE
 from sweep.core.records.preflight_record import Preflight
-from sweep.core.records.record import CELL_FILE, CellFile
 
 LIMIT_S = 60.0
 LIMIT_MB = 2000.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from sweep.core.records.record import LEDGER_FILE
+from sweep.core.records.layout import LEDGER_FILE
 
 STUB = Path(__file__).parent / "stubs" / "stub_trainer.py"
 

@@ -15,10 +15,14 @@ from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention, ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
+from sweep.core.encoding.record import RecordError
 from sweep.core.grids.grid import Point, Rejection
 from sweep.core.grids.series import SeriesKind, SeriesSpec
 from sweep.core.jobs.submission import Submission
-from sweep.core.records.record import AttemptFile, CellFile, Progress, RecordError, Result
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.cell_file import CellFile
+from sweep.core.records.progress import Progress
+from sweep.core.records.result import Result
 from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.site import UNLIMITED, Site
 from sweep.core.settings.spec import LaunchSpec

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.run_directory import RunDir, find_run_dirs
 from sweep.core.attempts.history import fold
-from sweep.core.records.record import LEDGER_FILE
+from sweep.core.records.layout import LEDGER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

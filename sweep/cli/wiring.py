@@ -13,7 +13,7 @@ from sweep.adapters.files.blame_file import BlameFile, blame_path
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.provenance import collect
 from sweep.adapters.files.sources_snapshot import packages_root, snapshot
-from sweep.core.records.record import LEDGER_FILE
+from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import SchedulerKind, SlurmSpec
 from sweep.ports import SchedulerError
 from sweep.usecases.look import Look, look_over

@@ -17,21 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
+from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import relevant
 from sweep.core.jobs.node_command import EXITS_FILE
 from sweep.core.jobs.sources import SOURCE_PACKAGES, hash_sources, is_source
-from sweep.core.records.record import (
-    ATTEMPT_FILE,
-    CELL_FILE,
-    ERROR_GLOB,
-    AttemptFile,
-    RecordError,
-    node_error,
-    node_log,
-    parse_error,
-    rank_error,
-    render_error,
-)
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_error, node_log, rank_error
 from sweep.core.settings.spec import Runner
 from sweep.launch.exits import Witness, explain, explain_agent, last_words, read
 from sweep.launch.memory import oom_kills

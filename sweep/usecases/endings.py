@@ -9,7 +9,7 @@ from sweep.core.attempts.attempt import WHILE_PENDING, AttemptKey, JobReport, Ou
 from sweep.core.attempts.blame import Blame
 from sweep.core.attempts.ledger import Ended, Withdrawn
 from sweep.core.attempts.verdict import Evidence, first_cause, judge
-from sweep.core.records.record import RecordError
+from sweep.core.encoding.record import RecordError
 from sweep.usecases.requeues import waited_when_it_ended
 from sweep.usecases.stops import never_began
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sweep.core.attempts.attempt import RankError
     from sweep.core.attempts.history import AttemptState
     from sweep.core.attempts.verdict import Verdict
-    from sweep.core.records.record import AttemptFile
+    from sweep.core.records.attempt_file import AttemptFile
     from sweep.usecases.requeues import Requeues
     from sweep.usecases.session import Session
     from sweep.usecases.stops import Stops

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Phase
-from sweep.core.records.record import RecordError
+from sweep.core.encoding.record import RecordError
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 from sweep.usecases.queue import began, seems_anothers
 

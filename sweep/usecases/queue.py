@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Phase
-from sweep.core.records.record import RecordError
+from sweep.core.encoding.record import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

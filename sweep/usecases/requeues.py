@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sweep.core.attempts.attempt import JobReport, JobRun
     from sweep.core.attempts.history import AttemptState
-    from sweep.core.records.record import AttemptFile
+    from sweep.core.records.attempt_file import AttemptFile
     from sweep.usecases.session import Session
 
 _CLOCKS_DIFFER_S = 1.0

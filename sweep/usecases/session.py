@@ -9,7 +9,7 @@ from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.history import History, fold
 from sweep.core.attempts.ledger import Ended, Event, Released, Reserved, Submitted
 from sweep.core.attempts.verdict import Verdict
-from sweep.core.records.record import RecordError
+from sweep.core.encoding.record import RecordError
 from sweep.core.settings.policy import Policy
 from sweep.usecases.contact import Contact
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sweep.core.cells.axis import AxisValue
     from sweep.core.cells.cell import Cell
     from sweep.core.decisions.plan import Action
-    from sweep.core.records.record import Progress
+    from sweep.core.records.progress import Progress
     from sweep.core.records.sweep_file import SweepFile
     from sweep.ports import RunDirectory
     from sweep.usecases.look import Look

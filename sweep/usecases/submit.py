@@ -11,7 +11,7 @@ from sweep.core.attempts.blame import bad_nodes, excludable
 from sweep.core.attempts.ledger import Refused, Submitted
 from sweep.core.decisions.plan import TO_SUBMIT
 from sweep.core.jobs.submission import Submission, safe_name
-from sweep.core.records.record import CellFile
+from sweep.core.records.cell_file import CellFile
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 from sweep.usecases.session import reservation
 

@@ -15,21 +15,21 @@ from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention, ModelShape
 from sweep.core.grids.grid import Grid, expand
 from sweep.core.grids.series import SeriesKind, SeriesSpec
-from sweep.core.records.record import (
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.error_file import render_error
+from sweep.core.records.layout import (
     LEDGER_FILE,
     PROGRESS_FILE,
     RESULT_FILE,
     STEPS_FILE,
     SWEEP_FILE,
-    AttemptFile,
-    Progress,
-    Result,
-    Step,
     attempt_dir,
     rank_error,
-    render_error,
     restart_dir,
 )
+from sweep.core.records.progress import Progress
+from sweep.core.records.result import Result
+from sweep.core.records.step import Step
 from sweep.core.records.sweep_file import SweepFile
 
 if TYPE_CHECKING:

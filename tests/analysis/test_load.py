@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.load import RunDirError, load
 from sweep.core.attempts.attempt import ErrorClass, Outcome, RankError
-from sweep.core.records.record import RESULT_FILE, STEPS_FILE
+from sweep.core.records.layout import RESULT_FILE, STEPS_FILE
 from tests.analysis.factory import STARTED, RunDir, make_result, row_of, table_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.records.record import LEDGER_FILE
+from sweep.core.records.layout import LEDGER_FILE
 from tests.commands import wait_for
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import DyingShell, fault_run

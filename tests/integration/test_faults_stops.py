@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.records.record import PROGRESS_FILE
+from sweep.core.records.layout import PROGRESS_FILE
 from tests.commands import wait_for
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import fault_run

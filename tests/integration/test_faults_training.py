@@ -43,7 +43,7 @@ def test_a_rank_that_leaves_its_peer_alone_in_a_collective_is_a_communication_fa
 def test_a_checkout_edited_while_a_job_is_queued_changes_nothing_of_the_job(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    checkout, module = tmp_path / "checkout", "sweep/core/records/record.py"
+    checkout, module = tmp_path / "checkout", "sweep/core/records/layout.py"
     for name in ("sweep", "trainer", "analysis", "conf"):
         shutil.copytree(packages_root() / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     path = os.pathsep.join([str(checkout), os.environ.get("PYTHONPATH", "")])

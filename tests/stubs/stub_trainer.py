@@ -17,17 +17,12 @@ import time
 from pathlib import Path
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
-from sweep.core.records.record import (
-    PROGRESS_FILE,
-    RESULT_FILE,
-    STEPS_FILE,
-    CellFile,
-    Progress,
-    Result,
-    Step,
-    rank_error,
-    render_error,
-)
+from sweep.core.records.cell_file import CellFile
+from sweep.core.records.error_file import render_error
+from sweep.core.records.layout import PROGRESS_FILE, RESULT_FILE, STEPS_FILE, rank_error
+from sweep.core.records.progress import Progress
+from sweep.core.records.result import Result
+from sweep.core.records.step import Step
 
 STEPS_OF = {"slow": 600, "ten_steps": 10}
 """Modes that make steps of a second each, and say so."""

@@ -12,7 +12,8 @@ from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
-from sweep.core.records.record import CELL_FILE, CellFile
+from sweep.core.records.cell_file import CellFile
+from sweep.core.records.layout import CELL_FILE
 
 CPU = Device(name="cpu", type="cpu")
 # Grouped heads; two ranks divide every width, and share the halves of some unevenly: shards are padded.

@@ -16,18 +16,11 @@ from sweep.core.attempts.verdict import Evidence, judge
 from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.device import Device
 from sweep.core.cells.parallelism import Parallelism, Schedule
-from sweep.core.records.record import (
-    ERROR_GLOB,
-    PROGRESS_FILE,
-    RESULT_FILE,
-    STEPS_FILE,
-    Progress,
-    Result,
-    Step,
-    parse_error,
-    rank_error,
-    render_error,
-)
+from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.layout import ERROR_GLOB, PROGRESS_FILE, RESULT_FILE, STEPS_FILE, rank_error
+from sweep.core.records.progress import Progress
+from sweep.core.records.result import Result
+from sweep.core.records.step import Step
 from tests.trainer.cells import CPU, cell, cell_file, write_cell
 from tests.trainer.processes import ROOT, alone, environment, torchrun
 

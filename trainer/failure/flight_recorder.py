@@ -9,7 +9,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.records.record import FLIGHT_PREFIX
+from sweep.core.records.layout import FLIGHT_PREFIX
 from trainer.process.files import publish_bytes
 
 if TYPE_CHECKING:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.attempts.error_text import classify_text
-from sweep.core.records.record import RecordError, parse_error, rank_error, render_error
+from sweep.core.encoding.record import RecordError
+from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.layout import rank_error
 from trainer.process.files import publish
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweep.core.cells.rules import violations
-from sweep.core.records.record import CellFile, RecordError
+from sweep.core.encoding.record import RecordError
+from sweep.core.records.cell_file import CellFile
 
 if TYPE_CHECKING:
     from pathlib import Path

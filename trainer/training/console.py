@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sweep.core.cells.cell import Cell
-    from sweep.core.records.record import Result, Step
+    from sweep.core.records.result import Result
+    from sweep.core.records.step import Step
 
 
 def say(text: str) -> None:

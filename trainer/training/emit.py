@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from sweep.core.records.record import RESULT_FILE, STEPS_FILE, Result, Step
+from sweep.core.records.layout import RESULT_FILE, STEPS_FILE
+from sweep.core.records.result import Result
+from sweep.core.records.step import Step
 from trainer.device.devices import is_oversubscribed
 from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry
 from trainer.device.versions import fingerprint
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from sweep.core.records.record import CellFile
+    from sweep.core.records.cell_file import CellFile
     from trainer.device.placement import Binding
     from trainer.training.loop import Observed
 

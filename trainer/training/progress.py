@@ -7,7 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from sweep.core.records.record import PROGRESS_FILE, Progress
+from sweep.core.records.layout import PROGRESS_FILE
+from sweep.core.records.progress import Progress
 from trainer.process.files import publish
 from trainer.training import console
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sweep.core.cells.cell import Cell
-    from sweep.core.records.record import CellFile
+    from sweep.core.records.cell_file import CellFile
     from trainer.device.placement import Binding
     from trainer.failure.rank_failure import Reporter
     from trainer.parallel.parallelize import Parallelized

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from sweep.core.records.record import LEASE_FILE
+from sweep.core.records.layout import LEASE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

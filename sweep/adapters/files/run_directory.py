@@ -13,9 +13,13 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sweep.core.encoding.record import RecordError, parse_object, render
 from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.submission import Submission, submission_file
-from sweep.core.records.record import (
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.cell_file import CellFile
+from sweep.core.records.error_file import parse_error
+from sweep.core.records.layout import (
     ATTEMPT_FILE,
     AWAY_FILE,
     CELL_FILE,
@@ -27,16 +31,10 @@ from sweep.core.records.record import (
     SUBMISSIONS_DIR,
     SWEEP_FILE,
     TABLES_DIR,
-    AttemptFile,
-    CellFile,
-    Progress,
-    RecordError,
-    Result,
     attempt_dir,
-    parse_error,
-    parse_object,
-    render,
 )
+from sweep.core.records.progress import Progress
+from sweep.core.records.result import Result
 from sweep.core.records.sweep_file import SweepFile
 from sweep.launch.claim import read, take
 

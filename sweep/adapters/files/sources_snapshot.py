@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sweep
 from sweep.core.jobs.sources import SOURCE_PACKAGES, hash_sources, is_source
-from sweep.core.records.record import SOURCES_DIR
+from sweep.core.records.layout import SOURCES_DIR
 
 
 class SourcesError(Exception):

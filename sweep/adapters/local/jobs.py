@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.run_directory import write_atomically
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase, SchedulerState
 from sweep.core.encoding.codec import build
-from sweep.core.records.record import RecordError, attempt_dir, parse_object, render
+from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.core.records.layout import attempt_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

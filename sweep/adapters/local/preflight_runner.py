@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_directory import write_atomically
 from sweep.core.cells.trainer_settings import SYNTHETIC
+from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.records.preflight_record import Preflight
-from sweep.core.records.record import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sweep.core.records.record import CellFile
+    from sweep.core.records.cell_file import CellFile
 
 PREFLIGHT_DIR = "preflight"
 _TIMEOUT_S = 600.0

@@ -15,8 +15,10 @@ from sweep.adapters.local.jobs import LOCAL_STATES, JobFiles, Launched, LocalJob
 from sweep.adapters.local.processes import ask_to_stop, kill_marked, own_process, started_at
 from sweep.adapters.local.start import has_room, launcher_command, launcher_environment
 from sweep.core.attempts.attempt import ABSENT, Phase
+from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
-from sweep.core.records.record import ATTEMPT_FILE, SUBMISSION_LOGS_DIR, AttemptFile, RecordError
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.layout import ATTEMPT_FILE, SUBMISSION_LOGS_DIR
 from sweep.core.settings.site import UNLIMITED, Site
 from sweep.ports import SchedulerError
 

@@ -17,7 +17,7 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 from sweep.adapters.slurm.queue_text import script_name
 from sweep.adapters.slurm.refusal import error_of
 from sweep.adapters.slurm.script import launch_command, sbatch_parameters
-from sweep.core.records.record import SUBMISSION_LOGS_DIR
+from sweep.core.records.layout import SUBMISSION_LOGS_DIR
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:

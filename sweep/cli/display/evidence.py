@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempts.blame import evidence_of, standing
 from sweep.core.attempts.waiting import waits_for
 from sweep.core.encoding.message import counted
-from sweep.core.records.record import attempt_dir
+from sweep.core.records.layout import attempt_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sweep.core.cells.axis import AxisValue
     from sweep.core.cells.cell import Cell
     from sweep.core.grids.grid import Rejection
-    from sweep.core.records.record import Progress
+    from sweep.core.records.progress import Progress
     from sweep.core.records.sweep_file import SweepFile
     from sweep.usecases.look import Look
     from sweep.usecases.status import RepeatStatus

@@ -20,7 +20,7 @@ from sweep.core.decisions.cancel import had_ended, held_back
 from sweep.core.encoding.message import counted
 from sweep.core.grids.combination import DERIVED
 from sweep.core.grids.conditions import Condition, ConditionError
-from sweep.core.records.record import LEDGER_FILE
+from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.usecases.orchestrate import Orchestrator
 

@@ -22,7 +22,7 @@ from sweep.cli.common import RUNS, consoles, load_spec
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.jobs.submission import Submission, safe_name
-from sweep.core.records.record import SUBMISSION_LOGS_DIR, attempt_dir
+from sweep.core.records.layout import SUBMISSION_LOGS_DIR, attempt_dir
 from sweep.core.settings.spec import Runner, SchedulerKind
 from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
 from sweep.usecases.doctor import Check, Probed, Verdict, examine, exit_code, not_checked, problem, run_probe

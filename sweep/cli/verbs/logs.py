@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.lease import current_holder
 from sweep.cli.common import OK, CommandError, cells_named, find_run_dir, read_history, sweep_file_of
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.records.record import LEDGER_FILE, LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
+from sweep.core.records.layout import LEDGER_FILE, LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
 
 if TYPE_CHECKING:
     from sweep.adapters.files.run_directory import RunDir

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.local.preflight_runner import PreflightError, Preflights
 from sweep.cli.common import CommandError
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.records.record import CellFile
+from sweep.core.records.cell_file import CellFile
 
 if TYPE_CHECKING:
     from rich.console import Console

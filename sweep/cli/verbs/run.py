@@ -32,7 +32,7 @@ from sweep.cli.wiring import scheduler_for, session_for
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted
 from sweep.core.grids.grid import expand
-from sweep.core.records.record import LEDGER_FILE
+from sweep.core.records.layout import LEDGER_FILE
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from sweep.usecases.plan import declare, sweep_file_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 
-from sweep.core.records.record import SUBMISSIONS_DIR, RecordError, parse_object, render
+from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.core.records.layout import SUBMISSIONS_DIR
 
 _KIND = "claim"
 

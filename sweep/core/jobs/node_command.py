@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.jobs.claim import shared_id
 from sweep.core.jobs.environment import scrubbed
-from sweep.core.records.record import attempt_dir, restart_dir
+from sweep.core.records.layout import attempt_dir, restart_dir
 from sweep.core.settings.spec import Runner
 
 if TYPE_CHECKING:

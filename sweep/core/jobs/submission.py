@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.records.record import SUBMISSIONS_DIR, RecordError, attempt_dir, parse_object, render
+from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.core.records.layout import SUBMISSIONS_DIR, attempt_dir
 from sweep.core.settings.spec import LaunchSpec, Runner
 
 if TYPE_CHECKING:

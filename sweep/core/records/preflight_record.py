@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sweep.core.encoding.codec import convert_value
-from sweep.core.records.record import RecordError, parse_object, render
+from sweep.core.encoding.record import RecordError, parse_object, render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,10 +14,10 @@ from sweep.core.cells.cell import Cell, cell_from_json, cell_id, cell_to_json
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention
 from sweep.core.encoding.codec import convert_value
+from sweep.core.encoding.record import RecordError, parse_object, render
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.grid import Point, Rejection
 from sweep.core.grids.series import Envelope, SeriesKind, SeriesSpec
-from sweep.core.records.record import RecordError, parse_object, render
 from sweep.core.settings.policy import Policy
 
 if TYPE_CHECKING:

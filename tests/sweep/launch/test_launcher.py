@@ -17,7 +17,7 @@ import pytest
 from sweep.core.attempts.attempt import ErrorClass
 from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.node_command import Node
-from sweep.core.records.record import attempt_dir
+from sweep.core.records.layout import attempt_dir
 from sweep.core.settings.spec import Runner
 from sweep.launch.__main__ import EXIT_NOT_OURS
 from sweep.launch.claim import take

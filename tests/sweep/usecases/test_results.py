@@ -7,7 +7,7 @@ import pytest
 from sweep.core.attempts.attempt import AttemptKey, ErrorClass, Outcome
 from sweep.core.attempts.ledger import Ended, Reserved
 from sweep.core.decisions.plan import ActionKind
-from sweep.core.records.record import Result
+from sweep.core.records.result import Result
 from sweep.core.settings.policy import Policy
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import result_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sweep.core.attempts.attempt import ErrorClass, Outcome
 from sweep.core.attempts.ledger import Ended
-from sweep.core.records.record import Progress
+from sweep.core.records.progress import Progress
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator
 from tests.sweep.usecases.world import CALM, World, rank_error

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sweep.core.cells.parallelism import Parallelism
-from sweep.core.records.record import RESULT_FILE, Result
+from sweep.core.records.layout import RESULT_FILE
+from sweep.core.records.result import Result
 from tests.trainer.cells import write_cell
 from tests.trainer.processes import alone, torchrun
 from tests.trainer.tokens import NEEDED, counted, on

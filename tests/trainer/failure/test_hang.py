@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
-from sweep.core.records.record import parse_error, rank_error
+from sweep.core.records.error_file import parse_error
+from sweep.core.records.layout import rank_error
 from tests.trainer.places import ranks
 from trainer.failure.rank_failure import EXIT_FAILED, HangWatcher, Reporter, Whereabouts
 

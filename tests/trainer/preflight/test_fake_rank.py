@@ -14,8 +14,8 @@ import pytest
 
 from sweep.core.cells.cell import Cell, Checkpointing, Precision, cell_to_json
 from sweep.core.cells.parallelism import Parallelism, Schedule
+from sweep.core.encoding.record import RecordError
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight, Traffic
-from sweep.core.records.record import RecordError
 from tests.trainer.cells import cell, write_cell
 from tests.trainer.examined import SERVED, examine
 from tests.trainer.models import EVEN

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.records.record import RESULT_FILE, STEPS_FILE, Result, Step
+from sweep.core.records.layout import RESULT_FILE, STEPS_FILE
+from sweep.core.records.result import Result
+from sweep.core.records.step import Step
 from tests.trainer.cells import cell, cell_file
 from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry
 from trainer.device.versions import fingerprint, fingerprint_fields, hash_sources, source_hash

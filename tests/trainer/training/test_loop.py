@@ -18,7 +18,8 @@ import torch
 from sweep.core.cells.cell import Cell, Precision, cell_to_json
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
-from sweep.core.records.record import PROGRESS_FILE, Progress
+from sweep.core.records.layout import PROGRESS_FILE
+from sweep.core.records.progress import Progress
 from tests.trainer.cells import cell
 from tests.trainer.processes import ROOT, torchrun
 from trainer.data.batches import Share, SyntheticTokens, stream

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass
-from sweep.core.records.record import RESULT_FILE, parse_error, rank_error
+from sweep.core.records.error_file import parse_error
+from sweep.core.records.layout import RESULT_FILE, rank_error
 from tests.trainer.cells import cell, cell_file
 
 pytestmark = pytest.mark.slow

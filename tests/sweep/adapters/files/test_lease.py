@@ -11,7 +11,7 @@ import pytest
 
 from sweep.adapters.files import lease as module
 from sweep.adapters.files.lease import Lease, LeaseHeldError, LeaseLostError, current_holder, start_of, watch_text
-from sweep.core.records.record import LEASE_FILE
+from sweep.core.records.layout import LEASE_FILE
 
 _HOLD = """
 import sys, time

@@ -11,19 +11,14 @@ from sweep.adapters.files import run_directory as module
 from sweep.adapters.files.run_directory import RunDir, RunDirError, find_run_dirs, write_atomically
 from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import cell_id
+from sweep.core.encoding.record import RecordError
 from sweep.core.grids.grid import Rejection
 from sweep.core.jobs.claim import Claim, claim_file
-from sweep.core.records.record import (
-    RESULT_FILE,
-    SWEEP_FILE,
-    AttemptFile,
-    CellFile,
-    Progress,
-    RecordError,
-    attempt_dir,
-    rank_error,
-    render_error,
-)
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.cell_file import CellFile
+from sweep.core.records.error_file import render_error
+from sweep.core.records.layout import RESULT_FILE, SWEEP_FILE, attempt_dir, rank_error
+from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.spec import LaunchSpec
 from sweep.launch.claim import take

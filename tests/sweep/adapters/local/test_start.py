@@ -13,7 +13,7 @@ from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.adapters.local.start import MEMORY_PER_RANK_BYTES, has_room, launcher_command, launcher_environment
 from sweep.core.attempts.attempt import AttemptKey, JobReport, Phase
 from sweep.core.jobs.submission import Submission
-from sweep.core.records.record import attempt_dir
+from sweep.core.records.layout import attempt_dir
 from sweep.core.settings.spec import LaunchSpec
 from tests.fakes import submission_of
 from tests.stubs.jobs import key, stub_launch, submission

@@ -14,7 +14,8 @@ import pytest
 from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.core.attempts.attempt import JobReport, Phase
 from sweep.core.jobs.node_command import NODE_RANK
-from sweep.core.records.record import CELL_FILE, Result, attempt_dir
+from sweep.core.records.layout import CELL_FILE, attempt_dir
+from sweep.core.records.result import Result
 from sweep.core.settings.spec import LaunchSpec, Runner
 from tests.stubs.jobs import key, processes_under, stub_launch, submission
 from tests.trainer.cells import cell, cell_file

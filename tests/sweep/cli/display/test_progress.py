@@ -9,7 +9,7 @@ from rich.console import Console
 from sweep.cli.display.progress import Watching
 from sweep.core.cells.cell import cell_id
 from sweep.core.grids.grid import Point
-from sweep.core.records.record import Progress
+from sweep.core.records.progress import Progress
 from sweep.ports import SchedulerUnreachableError
 from tests.fakes import tiny_cell
 from tests.sweep.cli.screen import Screen

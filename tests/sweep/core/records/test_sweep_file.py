@@ -12,9 +12,9 @@ from sweep.core.cells.axis import AxisValue
 from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention
+from sweep.core.encoding.record import RecordError
 from sweep.core.grids.grid import Grid, Rejection, expand
 from sweep.core.grids.series import Envelope, SeriesKind, SeriesSpec, key_axes
-from sweep.core.records.record import RecordError
 from sweep.core.records.sweep_file import PinError, SweepFile, extended
 from sweep.core.settings.policy import Policy
 from tests.fakes import TINY

@@ -1,0 +1,79 @@
+"""Names of all files and folders of a run directory, on which the tool, the trainer and the analysis agree.
+
+A run directory::
+
+    sweep.json                                          the grid's points, rejections, series and devices
+    ledger.jsonl                                        what was reserved, submitted and how it ended
+    lease.json                                          who may write just now
+    scheduler-away.json                                 since when the scheduler has not been reached; only then there
+    sources/<hash>/{sweep,trainer,analysis}/            the code that queued jobs run
+    submissions/<name>.json                             what one submission runs, by array index
+    submissions/<name>.claim                            who has it: the one job that runs it, or nobody any more
+    submissions/logs/                                   what a job printed before it knew its attempt
+    cells/<cell_id>/repeat-01/attempt-01/               one try at a repeat
+        cell.json                                       what to run
+        attempt.json                                    what the launcher of node 0 did and saw
+        node-0.log node-1.log                           everything a node's processes printed
+        progress.json                                   the step a running trainer is at
+        steps.jsonl                                     one line a step
+        error-rank-0.json error-node-0.json             only after an error
+        flight-rank-0                                   torch's flight recorder, only after communication failed
+        result.json                                     renamed last: it is complete
+        restart-1/                                      the same, of the same job id run again
+    local/                                              processes of local jobs (the local cluster only)
+    provenance/                                         uncommitted diffs, by their hash
+    requests/                                           cancels that the process which holds the run has to take up
+    tables/ figures/
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sweep.core.attempts.attempt import AttemptKey
+
+SWEEP_FILE = "sweep.json"
+LEDGER_FILE = "ledger.jsonl"
+LEASE_FILE = "lease.json"
+AWAY_FILE = "scheduler-away.json"
+SOURCES_DIR = "sources"
+SUBMISSIONS_DIR = "submissions"
+SUBMISSION_LOGS_DIR = "submissions/logs"
+CELLS_DIR = "cells"
+TABLES_DIR = "tables"
+FIGURES_DIR = "figures"
+CELL_FILE = "cell.json"
+ATTEMPT_FILE = "attempt.json"
+PROGRESS_FILE = "progress.json"
+STEPS_FILE = "steps.jsonl"
+RESULT_FILE = "result.json"
+FLIGHT_PREFIX = "flight-rank-"
+ERROR_GLOB = "error-*.json"
+LOG_GLOB = "node-*.log"
+
+
+def attempt_dir(key: AttemptKey) -> PurePosixPath:
+    """Folder of an attempt, relative to the run directory."""
+    return PurePosixPath(CELLS_DIR, key.cell_id, f"repeat-{key.repeat:02d}", f"attempt-{key.attempt:02d}")
+
+
+def restart_dir(attempt: PurePosixPath, restart: int) -> PurePosixPath:
+    """Folder of a restart (the same job id run again); restart 0 is the attempt's own folder."""
+    return attempt if restart == 0 else attempt / f"restart-{restart}"
+
+
+def node_log(node_rank: int) -> str:
+    """File into which everything goes that the processes of one node print."""
+    return f"node-{node_rank}.log"
+
+
+def rank_error(rank: int) -> str:
+    """Error file of one rank."""
+    return f"error-rank-{rank}.json"
+
+
+def node_error(node_rank: int) -> str:
+    """Error file of one node's launcher."""
+    return f"error-node-{node_rank}.json"

@@ -1,0 +1,146 @@
+"""``result.json``: what a trainer measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.encoding.record import RecordError, parse_object, read_fields, render, with_key
+from sweep.core.records.layout import RESULT_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sweep.core.cells.cell import Cell
+
+SOURCES = ("measured", "simulated", "imported")
+"""Where a result can come from; one series never mixes them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What a trainer measured (``result.json``, renamed last); raw quantities, nothing derived.
+
+    Attributes:
+        key: Whose result it is.
+        restart: Which run of the job id wrote it.
+        started_at: Unix time at which rank 0 began.
+        ended_at: Unix time at which it wrote this.
+        world_size: Ranks that took part.
+        hosts: Host name of each node, by node rank.
+        device_type: ``cuda`` or ``cpu``.
+        device_name: As the driver reports it (on a CPU: the processor's name).
+        n_params: Parameters of the model as it was built.
+        steps: Steps run in all.
+        warmup_steps: Leading steps outside the window.
+        window_steps: Steps of the measured window.
+        window_tokens: Tokens of the window over all ranks.
+        window_time_s: Seconds of the window from edge to edge; the maximum over ranks.
+        window_energy_j: Joules of all GPUs in the window; None where no counter could be read.
+        power_source: Which counter; empty where none.
+        peak_memory_bytes: Largest device memory allocated in any rank (on a CPU: resident set); None where unknown.
+        peak_reserved_bytes: The allocator's reserve at its largest; None on a CPU.
+        throttled: Whether any device said that it slowed down in the window; None where unknown.
+        throttle_reasons: Its words.
+        oversubscribed: More ranks on a node than it has devices (on a CPU: cores).
+        final_loss: Loss of the last step.
+        fingerprint: Hash of ``fingerprint_fields``.
+        fingerprint_fields: What changes a number without being in the cell: versions, driver, device, sources.
+        versions: Versions of packages and libraries.
+        environment: Environment variables that matter, secrets redacted.
+        extra: Anything further a trainer records (profiles, memory by kind); read by name, never required.
+        source: One of :data:`SOURCES`.
+    """
+
+    key: AttemptKey
+    restart: int
+    started_at: float
+    ended_at: float
+    world_size: int
+    hosts: tuple[str, ...]
+    device_type: str
+    device_name: str
+    n_params: int
+    steps: int
+    warmup_steps: int
+    window_steps: int
+    window_tokens: int
+    window_time_s: float
+    window_energy_j: float | None
+    power_source: str
+    peak_memory_bytes: int | None
+    peak_reserved_bytes: int | None
+    throttled: bool | None
+    throttle_reasons: tuple[str, ...]
+    oversubscribed: bool
+    final_loss: float | None
+    fingerprint: str
+    fingerprint_fields: Mapping[str, str | None]
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    source: str = "measured"
+
+    def render(self) -> str:
+        """Text of the file."""
+        body = {item.name: getattr(self, item.name) for item in fields(self)}
+        key = body.pop("key")
+        for name in ("fingerprint_fields", "versions", "environment", "extra"):
+            body[name] = dict(body[name])
+        return render("result", {"cell_id": key.cell_id, "repeat": key.repeat, "attempt": key.attempt, **body})
+
+    @classmethod
+    def parse(cls, text: str, *, expected: AttemptKey | None = None) -> Result:
+        """Read the file back.
+
+        Args:
+            text: The file.
+            expected: The attempt whose result it must be; None: whichever it says.
+
+        Raises:
+            RecordError: If it is damaged, incomplete, physically impossible or of another attempt.
+        """
+        result = cls(**read_fields(cls, with_key(parse_object(text, "result")), RESULT_FILE))
+        if expected is not None and result.key != expected:
+            raise RecordError(f"result.json is that of attempt {result.key}, not of {expected}")
+        result.check()
+        return result
+
+    def check_against(self, cell: Cell) -> None:
+        """Refuse a result of another experiment than the cell asks for.
+
+        Raises:
+            RecordError: If ranks, tokens or parameters are not the cell's.
+        """
+        wanted = {
+            "world_size": cell.gpus,
+            "window_tokens": self.window_steps * cell.tokens_per_step,
+            "n_params": cell.model.n_params,
+        }
+        for name, value in wanted.items():
+            if getattr(self, name) != value:
+                raise RecordError(f"result.json has {name}={getattr(self, name)}; the cell makes it {value}")
+
+    def check(self) -> None:
+        """Refuse numbers that no run can have.
+
+        Raises:
+            RecordError: If the window is empty, a quantity is negative or not finite, or the source is not known.
+        """
+        for name in ("window_steps", "window_tokens", "world_size", "n_params", "steps"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise RecordError(f"result.json has {name}={value!r}, not a positive whole number")
+        for name in ("window_energy_j", "peak_memory_bytes", "peak_reserved_bytes", "warmup_steps", "restart"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise RecordError(f"result.json has {name}={value!r}, not a number from 0")
+        if not 0 < self.window_time_s < math.inf:
+            raise RecordError(f"result.json has window_time_s={self.window_time_s!r}, not a positive number")
+        if self.warmup_steps + self.window_steps > self.steps:
+            shown = f"warmup_steps={self.warmup_steps} and window_steps={self.window_steps}"
+            raise RecordError(f"result.json has {shown}, more than its steps={self.steps}")
+        if self.source not in SOURCES:
+            raise RecordError(f"result.json has source={self.source!r}, not one of {', '.join(SOURCES)}")
