@@ -15,15 +15,15 @@ from trainer.device import placement as node
 from trainer.failure import flight_recorder as flight
 from trainer.failure.rank_failure import (
     EXIT_REFUSED,
-    Reporter,
+    ErrorReporter,
+    RankProgress,
     StopWatcher,
-    Whereabouts,
     die_with_agent,
     leave,
     reported,
 )
 from trainer.process import refusal
-from trainer.process.ranks import Ranks, speaks_for_all
+from trainer.process.ranks import Ranks, reports_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         _refuse_unplaced(str(refused))
     die_with_agent(ranks)
     flight.prepare(arguments.out, os.environ)
-    reporter = Reporter(arguments.out, ranks, Whereabouts(), keep_flight=lambda: flight.dump(arguments.out, ranks.rank))
+    reporter = ErrorReporter(
+        arguments.out, ranks, RankProgress(), keep_flight=lambda: flight.dump(arguments.out, ranks.rank)
+    )
     StopWatcher(reporter, ranks).start()
     with reported(reporter):
         try:
@@ -110,27 +112,27 @@ def main(argv: Sequence[str] | None = None) -> None:
             if file.device.type == "cuda" and (nvml := node.open_nvml()) is not None:
                 node.check_empty(nvml, session.uuids_on_node(file.device.type, ranks.local_world_size))
         except refusal.Refusal as refused:
-            _refuse(str(refused), reporter, ranks, speaker=ranks.node_speaker)
+            _refuse(str(refused), reporter, ranks, speaker=ranks.first_rank_of_node)
         session.run(file, arguments.out, ranks, reporter, started_at=started_at)
 
 
 def _refuse_unplaced(reason: str) -> NoReturn:
     """Refuse what every rank may find before it knows its place: in one line of rank 0, if it finds it too."""
-    if not speaks_for_all(os.environ):
+    if not reports_at_once(os.environ):
         # The first rank that leaves makes its agent stop the node's others: one rank speaks for a node without rank 0.
         time.sleep(_BRIEF_PATIENCE_S if os.environ.get("LOCAL_RANK") == "0" else 2 * _BRIEF_PATIENCE_S)
     _say(reason)
     leave(EXIT_REFUSED)
 
 
-def _refuse(reason: str, reporter: Reporter, ranks: Ranks, *, speaker: int) -> NoReturn:
+def _refuse(reason: str, reporter: ErrorReporter, ranks: Ranks, *, speaker: int) -> NoReturn:
     """Say in one line of one rank what all ranks, or all of this node, find alike.
 
     The others wait, so that it is not stopped before it has. A node that alone finds something (a file that is on no
     disk of its own) says so itself, once it has waited for nothing, and so does a rank that alone of its node does.
     """
-    reporter.whereabouts.refusal = reason
-    for other in dict.fromkeys((speaker, ranks.node_speaker)):
+    reporter.progress.refusal = reason
+    for other in dict.fromkeys((speaker, ranks.first_rank_of_node)):
         if other == ranks.rank:
             break
         if _is_refused_by(other, reporter, _patience_s(other, speaker, ranks)):
@@ -150,7 +152,7 @@ def _say(reason: str) -> None:
     print(f"trainer: refused: {reason}", file=sys.stderr, flush=True)
 
 
-def _is_refused_by(rank: int, reporter: Reporter, patience_s: float) -> bool:
+def _is_refused_by(rank: int, reporter: ErrorReporter, patience_s: float) -> bool:
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if reporter.reported_class(rank) is ErrorClass.REFUSED:

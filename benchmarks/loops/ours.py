@@ -18,9 +18,9 @@ def loop(cell: Any, rank: int, local_rank: int, device_type: str) -> Callable[[t
     from trainer.training.loop import Trainee
     from trainer.training.optimizer import ShardedAdamW
 
-    compute = devices.claim(device_type, local_rank)
+    compute = devices.open_compute(device_type, local_rank)
     model = session.build(cell, compute, Ranks(rank=rank, world_size=cell.gpus, local_world_size=cell.gpus))
-    optimizer = ShardedAdamW(model.parameters(), cell.trainer, model.distinct, model.tp)
+    optimizer = ShardedAdamW(model.parameters(), cell.trainer, model.model_group, model.tp)
     trainee = Trainee(model=model, optimizer=optimizer, device=compute.device)
     return lambda rows: trainee.step(rows)[0]
 

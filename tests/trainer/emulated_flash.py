@@ -91,8 +91,8 @@ def ring_on_cpu() -> Iterator[None]:
     """Let cp go around torch's ring, as on a GPU that has flash attention."""
     _register()
 
-    def always_ring(*_: object) -> context.Form:
-        return context.Form.RING
+    def always_ring(*_: object) -> context.AttentionForm:
+        return context.AttentionForm.RING
 
     original = F.scaled_dot_product_attention
 
@@ -104,7 +104,7 @@ def ring_on_cpu() -> Iterator[None]:
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False)[0]
 
     with (
-        mock.patch.object(context, "form_of", always_ring),
+        mock.patch.object(context, "choose_attention", always_ring),
         mock.patch.object(F, original.__name__, chosen),
     ):
         yield

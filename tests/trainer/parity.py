@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweep.core.cells.cell import Cell, cell_to_json
-from tests.trainer.layouts import weights_hash
 from tests.trainer.processes import ROOT, script
+from tests.trainer.programs.layouts import weights_hash
 from trainer.device import devices
-from trainer.failure.rank_failure import Whereabouts
+from trainer.failure.rank_failure import RankProgress
 from trainer.process.ranks import Ranks
 from trainer.training import session
-from trainer.training.loop import Observed
+from trainer.training.loop import Measurements
 
-DRIVER = ROOT / "tests" / "trainer" / "layouts.py"
+DRIVER = ROOT / "tests" / "trainer" / "programs" / "layouts.py"
 # All relative, over five steps. fp32 differs by the order of sums only (seen with data parallelism 1e-6, with tp 6e-6
 # in the fifth step's norm).
 FP32_TOLERANCE = 5e-6
@@ -48,11 +48,11 @@ def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell], timeout_s: f
 
 
 @functools.cache
-def alone(made: Cell) -> Observed:
+def alone(made: Cell) -> Measurements:
     """The same training on one process."""
     compute = devices.CpuCompute()
     model = session.build(made, compute, Ranks())
-    return session.fit(made, Ranks(), compute, model, session.Watch(compute, Whereabouts()), None)
+    return session.fit(made, Ranks(), compute, model, session.DeviceMonitor(compute, RankProgress()), None)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from sweep.core.jobs.environment import scrubbed
 
 ROOT = Path(__file__).parents[2]
 # What replaces `-m trainer` where a test needs a rank to fail.
-SABOTAGE = ROOT / "tests" / "trainer" / "sabotage.py"
+SABOTAGE = ROOT / "tests" / "trainer" / "programs" / "sabotage.py"
 HUNG_FILE = "hung"
 """What a rank leaves in the run's folder when it begins to hang."""
 

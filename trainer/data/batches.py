@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from sweep.core.cells.trainer_settings import SYNTHETIC
-from trainer.data.draw import bits, key_of, shift_right
-from trainer.data.tokens_file import WindowsOf, open_tokens
+from trainer.data.counter_rng import bits, key_of, shift_right
+from trainer.data.tokens_file import TokenWindows, open_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ class SyntheticTokens:
 class FileTokens:
     """Consecutive sequences of a token file (:mod:`trainer.data.tokens_file`)."""
 
-    windows: WindowsOf
+    windows: TokenWindows
     global_batch: int
 
     @property
@@ -115,7 +115,7 @@ def source_of(cell: Cell) -> TokenSource:
     settings = cell.trainer
     if settings.data == SYNTHETIC:
         return SyntheticTokens(seed=settings.seed, vocab_size=cell.model.vocab_size, seq_len=cell.seq_len)
-    windows = WindowsOf(tokens=open_tokens(Path(settings.data)), seq_len=cell.seq_len)
+    windows = TokenWindows(tokens=open_tokens(Path(settings.data)), seq_len=cell.seq_len)
     return FileTokens(windows=windows, global_batch=cell.global_batch)
 
 

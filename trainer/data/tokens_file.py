@@ -116,7 +116,7 @@ def check(cell: Cell) -> None:
         )
 
 
-def trace(path: Path) -> dict[str, str | int]:
+def identify(path: Path) -> dict[str, str | int]:
     """What tells a token file from every other: where it was, what it holds, and a hash of its content.
 
     Up to 256 MiB the hash is what ``sha256sum`` prints. Of a larger file it covers its size, as decimal digits, and 256
@@ -148,7 +148,7 @@ def trace(path: Path) -> dict[str, str | int]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WindowsOf:
+class TokenWindows:
     """Overlapping runs of ``seq_len + 1`` tokens: each one's last token is the next one's first."""
 
     tokens: Tokens

@@ -149,7 +149,7 @@ class CudaCompute:
         return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
 
 
-def claim(device_type: str, local_rank: int) -> Compute:
+def open_compute(device_type: str, local_rank: int) -> Compute:
     """The device of this rank."""
     return CudaCompute(local_rank) if device_type == "cuda" else CpuCompute()
 

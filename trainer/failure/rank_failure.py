@@ -55,7 +55,7 @@ def classify(error: BaseException) -> ErrorClass:
     return ErrorClass.EXCEPTION
 
 
-def told(error: BaseException) -> str:
+def full_message(error: BaseException) -> str:
     """What an exception says, after what it was raised from: a pipeline's stage says no more than that it failed."""
     said = [str(error)]
     while error.__cause__ is not None and len(said) < _LINKS:
@@ -70,7 +70,7 @@ def qualified_name(error: BaseException) -> str:
 
 
 @dataclass(slots=True)
-class Whereabouts:
+class RankProgress:
     """What an error file tells beside the error; the loop keeps it up to date.
 
     Attributes:
@@ -95,13 +95,13 @@ class Whereabouts:
         self.n_phases += 1
 
 
-class Reporter:
+class ErrorReporter:
     """Writes this rank's error file, once, whichever thread is first.
 
     Args:
         folder: Where.
         ranks: This rank's place.
-        whereabouts: What else the file tells.
+        progress: What else the file tells.
         keep_flight: Keeps the record of the last collectives; called, on every rank, when communication failed.
     """
 
@@ -109,13 +109,13 @@ class Reporter:
         self,
         folder: Path,
         ranks: Ranks,
-        whereabouts: Whereabouts,
+        progress: RankProgress,
         *,
         keep_flight: Callable[[], object] = lambda: None,
     ) -> None:
         self._folder = folder
         self._ranks = ranks
-        self.whereabouts = whereabouts
+        self.progress = progress
         self._keep_flight = keep_flight
         self._once = threading.Lock()
         self._is_over = threading.Event()
@@ -124,7 +124,7 @@ class Reporter:
         """Report an exception with its traceback."""
         error_class = classify(error)
         text = "".join(traceback.format_exception(error))
-        self.report(error_class, told(error), exception=qualified_name(error), trace=text)
+        self.report(error_class, full_message(error), exception=qualified_name(error), trace=text)
         return error_class
 
     def report(self, error_class: ErrorClass, message: str, *, exception: str = "", trace: str = "") -> bool:
@@ -132,7 +132,7 @@ class Reporter:
 
         While another thread writes it, this waits some seconds for that: whoever reports ends the process next.
         """
-        if self.whereabouts.is_done:
+        if self.progress.is_done:
             return False
         if not self._once.acquire(blocking=False):
             self._is_over.wait(_ANOTHERS_REPORT_S)
@@ -154,7 +154,7 @@ class Reporter:
             time=time.time(),
             error_class=error_class,
             message=message,
-            step=self.whereabouts.step,
+            step=self.progress.step,
             memory_bytes=self._memory_bytes(),
         )
         path = self._folder / rank_error(self._ranks.rank)
@@ -178,7 +178,7 @@ class Reporter:
     def _memory_bytes(self) -> int | None:
         # After a device error even this question may raise.
         with contextlib.suppress(Exception):
-            return self.whereabouts.memory_bytes()
+            return self.progress.memory_bytes()
         return None
 
     def _is_said_on_node(self) -> bool:
@@ -199,7 +199,7 @@ class StopWatcher:
         grace_s: How long the main thread may take to report a cause of its own first.
     """
 
-    def __init__(self, reporter: Reporter, ranks: Ranks, *, grace_s: float = 1.0) -> None:
+    def __init__(self, reporter: ErrorReporter, ranks: Ranks, *, grace_s: float = 1.0) -> None:
         self._reporter = reporter
         self._ranks = ranks
         self._grace_s = grace_s
@@ -219,7 +219,7 @@ class StopWatcher:
             continue
         peers_alive = self._peers_are_alive()
         time.sleep(self._grace_s)
-        if refusal := self._reporter.whereabouts.refusal:
+        if refusal := self._reporter.progress.refusal:
             # Nobody has said it yet, and this rank's turn will not come.
             self._reporter.report(ErrorClass.REFUSED, refusal)
         elif peers_alive:
@@ -242,7 +242,7 @@ class HangWatcher:
     step, and as well while groups are formed or closed. This asks how far the rank is, and what NCCL has noted.
 
     Args:
-        reporter: Writes the error file; its whereabouts say what the rank is doing.
+        reporter: Writes the error file; its progress say what the rank is doing.
         n_done: Answers, without waiting, how many steps have ended.
         limit_s: Seconds without a further step, or phase, that are too many; infinite where nobody is waited for.
         error: Answers, without waiting, what went wrong in the background; empty where nothing has.
@@ -255,7 +255,7 @@ class HangWatcher:
 
     def __init__(
         self,
-        reporter: Reporter,
+        reporter: ErrorReporter,
         n_done: Callable[[], int],
         *,
         limit_s: float,
@@ -308,10 +308,10 @@ class HangWatcher:
         return self._over.wait(self._period_s)
 
     def _progress(self) -> tuple[int, int]:
-        return self._reporter.whereabouts.n_phases, self._n_done()
+        return self._reporter.progress.n_phases, self._n_done()
 
     def _hang(self, waited_s: float, *, n_steps: int) -> str:
-        where = self._reporter.whereabouts
+        where = self._reporter.progress
         is_first_step = where.step is not None and n_steps == 0
         first = " The first step includes compiling." if is_first_step else ""
         return (
@@ -325,7 +325,7 @@ class HangWatcher:
 
     def _leave(self) -> None:
         # With its result written a rank has nothing to fail at any more.
-        self._end(0 if self._reporter.whereabouts.is_done else EXIT_FAILED)
+        self._end(0 if self._reporter.progress.is_done else EXIT_FAILED)
 
 
 # How often a process's threads are listed anew because one of them ended meanwhile.
@@ -378,7 +378,7 @@ def leave(code: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def reported(reporter: Reporter) -> Iterator[None]:
+def reported(reporter: ErrorReporter) -> Iterator[None]:
     """Every exception within leaves an error file, and the process, with exit code 1."""
     try:
         yield

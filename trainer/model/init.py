@@ -13,7 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from trainer.data.draw import key_of, normal
+from trainer.data.counter_rng import key_of, normal
 
 if TYPE_CHECKING:
     from torch import nn

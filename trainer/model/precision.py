@@ -109,7 +109,7 @@ def _is_converted(module: nn.Module, name: str) -> bool:
     return isinstance(module, nn.Linear) and name.startswith("blocks.")
 
 
-def with_scales(
+def with_float8_scales(
     run: Callable[[torch.Tensor], torch.Tensor | None], stages: Sequence[nn.Module], cell: Cell
 ) -> Callable[[torch.Tensor], torch.Tensor | None]:
     """Before each step, the scales of all weights in one reduction instead of one each while they are gathered."""

@@ -38,14 +38,14 @@ _RING_CAPABILITY = (8, 0)
 _RING_HEAD_DIM, _RING_HEAD_STEP = 128, 8
 
 
-class Form(StrEnum):
+class AttentionForm(StrEnum):
     """How attention reaches the positions of other cp ranks."""
 
     RING = "ring"
     GATHERED = "gathered"
 
 
-def form_of(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | None) -> Form:
+def choose_attention(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | None) -> AttentionForm:
     """The form that can run: the ring where flash attention or cuDNN's can, else gathered keys and values.
 
     Args:
@@ -54,7 +54,7 @@ def form_of(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | Non
         capability: CUDA's compute capability of the device; None on a CPU.
     """
     fits = head_dim <= _RING_HEAD_DIM and head_dim % _RING_HEAD_STEP == 0
-    return Form.RING if fits and _has_ring_kernels(dtype, capability) else Form.GATHERED
+    return AttentionForm.RING if fits and _has_ring_kernels(dtype, capability) else AttentionForm.GATHERED
 
 
 def _has_ring_kernels(dtype: torch.dtype, capability: tuple[int, int] | None) -> bool:
@@ -120,7 +120,7 @@ class RingAttention(CausalAttention):
             return super().forward(q_BHSE, k_BKSE, v_BKSE)
 
 
-def split_attention(
+def apply_context_parallel(
     model: Llama, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype, *, rotate: str
 ) -> dict[str, str]:
     """Let attention reach over all cp ranks.
@@ -135,15 +135,15 @@ def split_attention(
     Returns:
         The form that was chosen and, of a ring, how it turns: for the result.
     """
-    form = form_of(dtype, model.shape.head_dim, capability_of(device))
-    if form is Form.RING:
-        _run_around_ring(model, mesh, rotate)
+    form = choose_attention(dtype, model.shape.head_dim, capability_of(device))
+    if form is AttentionForm.RING:
+        _apply_ring(model, mesh, rotate)
         return {"attention": form, "rotate": rotate}
-    _over_gathered(model, mesh, device, repeats_heads=device.type == "cuda")
+    _apply_gathered(model, mesh, device, repeats_heads=device.type == "cuda")
     return {"attention": form}
 
 
-def _over_gathered(model: Llama, mesh: DeviceMesh, device: torch.device, *, repeats_heads: bool) -> None:
+def _apply_gathered(model: Llama, mesh: DeviceMesh, device: torch.device, *, repeats_heads: bool) -> None:
     degree = mesh.size()
     held = positions_of(model.seq_len, degree, mesh.get_local_rank())
     gathered = torch.cat([positions_of(model.seq_len, degree, rank) for rank in range(degree)])
@@ -156,7 +156,7 @@ def _over_gathered(model: Llama, mesh: DeviceMesh, device: torch.device, *, repe
         block.set_submodule("attention.inner", gathering)
 
 
-def _run_around_ring(model: Llama, mesh: DeviceMesh, rotate: str) -> None:
+def _apply_ring(model: Llama, mesh: DeviceMesh, rotate: str) -> None:
     """Torch's ring attention (experimental in 2.13), balanced in the same way. Not yet run on a GPU."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring
     from torch.distributed.tensor.experimental._context_parallel._load_balancer import _HeadTailLoadBalancer

@@ -48,7 +48,7 @@ class Mesh:
         shard: Ranks that share the parameters: dp_shard x cp, as one dimension.
         replicate: Ranks that hold the same shard of the parameters and work on other sequences.
         data: replicate x shard, of those that there are: what FSDP is given.
-        distinct: Ranks that hold the whole model once, each part of it once or, over tp, several times alike.
+        model_group: Ranks that hold the whole model once, each part of it once or, over tp, several times alike.
     """
 
     pp: DeviceMesh | None
@@ -57,7 +57,7 @@ class Mesh:
     shard: DeviceMesh | None
     replicate: DeviceMesh | None
     data: DeviceMesh | None
-    distinct: dist.ProcessGroup | None
+    model_group: dist.ProcessGroup | None
 
 
 def build_mesh(layout: Parallelism, world_size: int, device_type: str) -> Mesh:
@@ -89,7 +89,7 @@ def build_mesh(layout: Parallelism, world_size: int, device_type: str) -> Mesh:
         shard=shard,
         replicate=part("dp_replicate"),
         data=part("dp_replicate", "shard"),
-        distinct=_group_of(part("pp", "shard", "tp")),
+        model_group=_group_of(part("pp", "shard", "tp")),
     )
 
 
@@ -105,7 +105,7 @@ def _group_of(mesh: DeviceMesh | None) -> dist.ProcessGroup | None:
     """One group of all ranks of a mesh."""
     if mesh is None:
         return None
-    return mesh.get_group() if mesh.ndim == 1 else mesh._flatten("distinct").get_group()
+    return mesh.get_group() if mesh.ndim == 1 else mesh._flatten("model_group").get_group()
 
 
 def data_rank(layout: Parallelism, rank: int) -> int:

@@ -19,12 +19,12 @@ from trainer.model.compilation import compile_blocks, overlap_tensor_parallel
 from trainer.model.decoder import Llama, build_on_meta
 from trainer.model.init import materialize
 from trainer.model.loss import piece_on
-from trainer.model.precision import COMPUTE_DTYPE, LossScale, convert, keeps_casts, with_scales
+from trainer.model.precision import COMPUTE_DTYPE, LossScale, convert, keeps_casts, with_float8_scales
 from trainer.parallel import pipeline
-from trainer.parallel.context_parallel import capability_of, positions_of, repeats_heads, split_attention
+from trainer.parallel.context_parallel import apply_context_parallel, capability_of, positions_of, repeats_heads
 from trainer.parallel.data_parallel import micro_batch_scope, shard_or_replicate, with_ddp
-from trainer.parallel.passes import Held, InTurn, Pipelined, ShareOfLoss
-from trainer.parallel.tensor_parallel import split_matrices
+from trainer.parallel.micro_batches import GradientAccumulation, Pipelined, SequenceShard, ShareOfLoss
+from trainer.parallel.tensor_parallel import apply_tensor_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sweep.core.cells.cell import Cell
     from trainer.model.decoder import CausalAttention
     from trainer.parallel.mesh import Mesh
-    from trainer.parallel.pipeline import StagePart
+    from trainer.parallel.pipeline import StageSpec
 
 
 class Materialize(Protocol):
@@ -56,7 +56,7 @@ class Parallelized:
         n_params: Parameters of the whole model, whatever share of them is here.
         run: Forward and backward passes of one step's tokens; returns the mean loss over this rank's tokens, or None on
             a rank that does not see it.
-        distinct: Ranks over which one copy of the model is spread; None where each rank holds all of it.
+        model_group: Ranks over which one copy of the model is spread; None where each rank holds all of it.
         tp: Ranks among which some parameters are split and others alike; None without tensor parallelism.
         split: All stages of the pipeline; none without one.
         loss_scale: What gradients are multiplied by; None where the format needs none.
@@ -66,9 +66,9 @@ class Parallelized:
     stages: tuple[nn.Module, ...]
     n_params: int
     run: Callable[[torch.Tensor], torch.Tensor | None]
-    distinct: dist.ProcessGroup | None = None
+    model_group: dist.ProcessGroup | None = None
     tp: DeviceMesh | None = None
-    split: tuple[StagePart, ...] = ()
+    split: tuple[StageSpec, ...] = ()
     loss_scale: LossScale | None = None
     context: dict[str, str] | None = None
 
@@ -95,10 +95,10 @@ def parallelize(
     model, scale = _converted(cell, mesh, device), LossScale.of(cell, device)
     context = _apply(model, cell, mesh, device, materialize)
     module = with_ddp(model, cell, mesh)
-    run = InTurn(
+    run = GradientAccumulation(
         module=module,
         micro_batch=cell.micro_batch,
-        held=_held(cell, mesh, device),
+        sequence_shard=_sequence_shard(cell, mesh, device),
         loss=_share_of_loss(cell, scale),
         scope=micro_batch_scope(module, cell),
         loss_scope=_loss_scope(mesh),
@@ -106,9 +106,9 @@ def parallelize(
     return Parallelized(
         stages=(module,),
         n_params=cell.model.n_params,
-        run=with_scales(run, [module], cell),
+        run=with_float8_scales(run, [module], cell),
         loss_scale=scale,
-        distinct=None if mesh is None else mesh.distinct,
+        model_group=None if mesh is None else mesh.model_group,
         tp=None if mesh is None else mesh.tp,
         context=context,
     )
@@ -126,21 +126,21 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, mat
         context = _apply(model, cell, mesh, device, materialize)
         stages.append(model)
     scale = LossScale.of(cell, device)
-    flow = pipeline.Flow.of(cell, COMPUTE_DTYPE[cell.precision], device)
+    flow = pipeline.StageShapes.of(cell, COMPUTE_DTYPE[cell.precision], device)
     staged = list(zip(parts, stages, strict=True))
     run = Pipelined(
         schedule=pipeline.build_schedule(cell, staged, pp, flow, _share_of_loss(cell, scale)),
         has_first=any(part.is_first for part in parts),
         has_last=any(part.is_last for part in parts),
-        held=_held(cell, mesh, device),
+        sequence_shard=_sequence_shard(cell, mesh, device),
         loss_scope=_loss_scope(mesh),
     )
     return Parallelized(
         stages=tuple(stages),
         n_params=cell.model.n_params,
-        run=with_scales(run, stages, cell),
+        run=with_float8_scales(run, stages, cell),
         loss_scale=scale,
-        distinct=mesh.distinct,
+        model_group=mesh.model_group,
         tp=mesh.tp,
         split=tuple(split),
         context=context,
@@ -160,7 +160,7 @@ def _apply(
     """Everything after the pipeline split, on the model or one stage of it; returns how attention was split over cp."""
     layout = cell.parallelism
     if mesh is not None and mesh.tp is not None:
-        split_matrices(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
+        apply_tensor_parallel(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
         if layout.async_tp:
             overlap_tensor_parallel(mesh.tp)
     context, dtype = None, COMPUTE_DTYPE[cell.precision]
@@ -168,10 +168,10 @@ def _apply(
         whole = cast("CausalAttention", block.get_submodule("attention.inner"))
         whole.repeats_heads = repeats_heads(dtype, capability_of(device))
     if mesh is not None and mesh.cp is not None:
-        context = split_attention(model, mesh.cp, device, dtype, rotate=cell.trainer.cp_rotate)
+        context = apply_context_parallel(model, mesh.cp, device, dtype, rotate=cell.trainer.cp_rotate)
     _checkpoint_and_compile(model, cell)
     shard_or_replicate(model, cell, mesh)
-    materialize(model, device, _held(cell, mesh, device).positions, seed=cell.trainer.seed)
+    materialize(model, device, _sequence_shard(cell, mesh, device).positions, seed=cell.trainer.seed)
     return context
 
 
@@ -192,10 +192,10 @@ def _checkpoint_and_compile(model: Llama, cell: Cell) -> None:
         checkpoint_blocks(model, cell.activation_checkpointing)
 
 
-def _held(cell: Cell, mesh: Mesh | None, device: torch.device) -> Held:
+def _sequence_shard(cell: Cell, mesh: Mesh | None, device: torch.device) -> SequenceShard:
     if mesh is None or mesh.cp is None:
-        return Held(positions=None)
-    return Held(positions=positions_of(cell.seq_len, cell.parallelism.cp, mesh.cp.get_local_rank()).to(device))
+        return SequenceShard(positions=None)
+    return SequenceShard(positions=positions_of(cell.seq_len, cell.parallelism.cp, mesh.cp.get_local_rank()).to(device))
 
 
 def _share_of_loss(cell: Cell, scale: LossScale | None) -> ShareOfLoss:

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-_OF_ONE_STAGE: Mapping[Schedule, type[PipelineScheduleSingle]] = {
+_SINGLE_STAGE_SCHEDULES: Mapping[Schedule, type[PipelineScheduleSingle]] = {
     Schedule.GPIPE: ScheduleGPipe,
     Schedule.ONE_F_ONE_B: Schedule1F1B,
 }
-_OF_SEVERAL_STAGES: Mapping[Schedule, type[PipelineScheduleMulti]] = {
+_MULTI_STAGE_SCHEDULES: Mapping[Schedule, type[PipelineScheduleMulti]] = {
     Schedule.INTERLEAVED_1F1B: ScheduleInterleaved1F1B,
     Schedule.INTERLEAVED_ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
     Schedule.ZBV: ScheduleZBVZeroBubble,
@@ -45,7 +45,7 @@ _OF_SEVERAL_STAGES: Mapping[Schedule, type[PipelineScheduleMulti]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StagePart:
+class StageSpec:
     """What of the model one stage holds.
 
     Attributes:
@@ -69,7 +69,7 @@ class StagePart:
         return f"stage {self.index}: {', '.join(parts)} ({self.n_params / 1e6:.3g} M parameters)"
 
 
-def split_layers(shape: ModelShape, layout: Parallelism) -> list[StagePart]:
+def split_layers(shape: ModelShape, layout: Parallelism) -> list[StageSpec]:
     """Share the layers out so that the largest rank is as small as can be, and its stages as even as can be.
 
     A rank, or a stage, is as large as its parameters, with those of the embedding on the first stage and of norm and
@@ -88,7 +88,7 @@ def split_layers(shape: ModelShape, layout: Parallelism) -> list[StagePart]:
         n_layers[min(sorted(smallest, reverse=True), key=size)] += 1
     ends = list(itertools.accumulate(n_layers))
     return [
-        StagePart(
+        StageSpec(
             index=index,
             layers=range(first, last),
             is_first=index == 0,
@@ -112,7 +112,7 @@ def stages_of_rank(layout: Parallelism, pp_rank: int) -> list[int]:
     return [pp_rank + chunk * layout.pp for chunk in range(layout.virtual_stages)]
 
 
-def cut(model: Llama, part: StagePart) -> None:
+def cut(model: Llama, part: StageSpec) -> None:
     """Leave of a whole model what the stage holds; what remains keeps its names."""
     if not part.is_first:
         model.embedding = nn.Identity()
@@ -123,32 +123,32 @@ def cut(model: Llama, part: StagePart) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Flow:
+class StageShapes:
     """What goes from stage to stage: shapes on one rank, number format, device.
 
     Attributes:
         sequences: Sequences of a micro-batch.
         positions: Positions of a sequence that this rank's tokens have.
-        flowing_positions: Positions that it holds between blocks (fewer with sequence parallelism).
+        activation_positions: Positions that it holds between blocks (fewer with sequence parallelism).
         dtype: Format of activations.
         device: Where they are.
     """
 
     sequences: int
     positions: int
-    flowing_positions: int
+    activation_positions: int
     dtype: torch.dtype
     device: torch.device
 
     @classmethod
-    def of(cls, cell: Cell, dtype: torch.dtype, device: torch.device) -> Flow:
+    def of(cls, cell: Cell, dtype: torch.dtype, device: torch.device) -> StageShapes:
         """The flow of a cell."""
         layout = cell.parallelism
         positions = cell.seq_len // layout.cp
         return cls(
             sequences=cell.micro_batch,
             positions=positions,
-            flowing_positions=positions // layout.tp if layout.sequence_parallel else positions,
+            activation_positions=positions // layout.tp if layout.sequence_parallel else positions,
             dtype=dtype,
             device=device,
         )
@@ -159,15 +159,15 @@ class Flow:
 
     def activations(self, hidden: int) -> torch.Tensor:
         """An example of what one stage gives to the next."""
-        shape = (self.sequences, self.flowing_positions, hidden)
+        shape = (self.sequences, self.activation_positions, hidden)
         return torch.empty(shape, dtype=self.dtype, device="meta", requires_grad=True)
 
 
 def build_schedule(
     cell: Cell,
-    stages: Sequence[tuple[StagePart, nn.Module]],
+    stages: Sequence[tuple[StageSpec, nn.Module]],
     mesh: DeviceMesh,
-    flow: Flow,
+    flow: StageShapes,
     loss_function: LossFunction,
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
     """The cell's schedule over this rank's stages; the shapes are stated, so that no step is spent on finding them."""
@@ -189,7 +189,7 @@ def build_schedule(
     # Losses are already shares of the mean over the step's tokens.
     settings: dict[str, Any] = {"loss_fn": loss_function, "scale_grads": False}
     n_micro_batches = int(cell.grad_accum)
-    if layout.schedule in _OF_ONE_STAGE:
+    if layout.schedule in _SINGLE_STAGE_SCHEDULES:
         (stage,) = made
-        return _OF_ONE_STAGE[layout.schedule](stage, n_micro_batches, **settings)
-    return _OF_SEVERAL_STAGES[layout.schedule](list(made), n_micro_batches, **settings)
+        return _SINGLE_STAGE_SCHEDULES[layout.schedule](stage, n_micro_batches, **settings)
+    return _MULTI_STAGE_SCHEDULES[layout.schedule](list(made), n_micro_batches, **settings)

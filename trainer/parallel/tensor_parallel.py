@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainer.model.decoder import Llama
 
 
-def split_matrices(model: Llama, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
+def apply_tensor_parallel(model: Llama, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
     """Split the matrices of a model, or of a pipeline stage, over the tp ranks."""
     # What flows between layers on each rank: a part of the sequence, or all of it.
     flowing = Shard(1) if sequence_parallel else Replicate()

@@ -2,7 +2,7 @@
 
 Nothing is computed and no memory is held, so that any rank of thousands runs on a laptop. The fake device is a CPU,
 since FSDP asks CUDA for streams; where the cell's device is a GPU, operations keep what they keep there
-(:mod:`trainer.preflight.on_cuda`) and sizes are rounded as CUDA's allocator rounds them.
+(:mod:`trainer.preflight.cuda_norms`) and sizes are rounded as CUDA's allocator rounds them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sweep.core.cells.cell import Precision, cell_id
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight
-from trainer.failure.rank_failure import told
+from trainer.failure.rank_failure import full_message
 from trainer.parallel.mesh import build_mesh, sizes
 from trainer.parallel.parallelize import parallelize
+from trainer.preflight.cuda_norms import norms_as_on_cuda
 from trainer.preflight.memory import MemoryTracker
-from trainer.preflight.on_cuda import norms_as_on_cuda
 from trainer.preflight.traffic import GroupNames, TrafficCounter
 from trainer.training.optimizer import ShardedAdamW
 
@@ -64,7 +64,7 @@ def examine(cell: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
         with _fake_process_group(rank, world_size):
             found = _run(found, runnable, is_cuda=is_cuda)
     except Exception as error:
-        problem = " ".join(f"{type(error).__name__}: {told(error)}".split())
+        problem = " ".join(f"{type(error).__name__}: {full_message(error)}".split())
         return dataclasses.replace(found, problem=problem, time_s=time.perf_counter() - began)
     notes = (*left_out, *_stand_ins(cell, is_cuda=is_cuda))
     return dataclasses.replace(
@@ -264,7 +264,7 @@ def run_steps(
     parameters = list(model.parameters())
     tracker.mark(parameters, "parameters")
     tracker.mark(itertools.chain.from_iterable(stage.buffers() for stage in model.stages), "buffers")
-    optimizer = ShardedAdamW(parameters, cell.trainer, model.distinct, model.tp, model.loss_scale)
+    optimizer = ShardedAdamW(parameters, cell.trainer, model.model_group, model.tp, model.loss_scale)
     with tracker.making("buffers"):
         tokens = torch.zeros(cell.global_batch // cell.parallelism.data_ranks, cell.seq_len + 1, dtype=torch.long)
     _begin(cell, model, tokens, tracker)

@@ -58,10 +58,10 @@ class GroupNames:
             ("dp_replicate", mesh.replicate),
         ]
         found = {_ranks(part.get_group()): name for name, part in reversed(parts) if part is not None}
-        if mesh.distinct is not None:
+        if mesh.model_group is not None:
             spanned = [("pp", mesh.pp), (shard, mesh.shard), ("tp", mesh.tp)]
             name = " x ".join(name for name, part in spanned if part is not None)
-            found.setdefault(_ranks(mesh.distinct), name)
+            found.setdefault(_ranks(mesh.model_group), name)
         found.setdefault(tuple(range(dist.get_world_size())), "world")
         return cls(by_ranks=found, gpus_per_node=gpus_per_node)
 

@@ -76,7 +76,7 @@ class Ranks:
         )
 
     @property
-    def node_speaker(self) -> int:
+    def first_rank_of_node(self) -> int:
         """The rank that reports what all ranks of this node find alike."""
         return self.rank - self.local_rank
 
@@ -92,7 +92,7 @@ def has_agent(environ: Mapping[str, str]) -> bool:
     return _AGENTS_MARK in environ
 
 
-def speaks_for_all(environ: Mapping[str, str]) -> bool:
+def reports_at_once(environ: Mapping[str, str]) -> bool:
     """Whether this process says at once what is wrong before its place is known; so does one that has no place."""
     rank = environ.get("RANK", "")
     return not has_agent(environ) or not rank.isdecimal() or int(rank) == 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainer.training.optimizer import ShardedAdamW
 
 
-class Watched(Protocol):
+class LoopMonitor(Protocol):
     """What happens at the window's edges and after each step, besides training."""
 
     def synchronize(self) -> None:
@@ -43,7 +43,7 @@ class Watched(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observed:
+class Measurements:
     """What one rank saw.
 
     Attributes:
@@ -75,8 +75,8 @@ class Trainee:
 
 
 def train(
-    cell: Cell, trainee: Trainee, batches: Iterator[torch.Tensor], clock: StepClock, watched: Watched
-) -> Observed:
+    cell: Cell, trainee: Trainee, batches: Iterator[torch.Tensor], clock: StepClock, watched: LoopMonitor
+) -> Measurements:
     """Run all steps of the cell; the window is what follows its warm-up steps."""
     losses: list[torch.Tensor] = []
     norms: list[torch.Tensor] = []
@@ -99,7 +99,7 @@ def train(
         watched.window_closed(window_time_s)
     finally:
         gc.enable()
-    return Observed(
+    return Measurements(
         step_times_s=clock.durations_s(),
         losses=_to_host(losses) if losses else None,
         grad_norms=_to_host(norms),
@@ -107,7 +107,7 @@ def train(
     )
 
 
-def _open_window(watched: Watched) -> float:
+def _open_window(watched: LoopMonitor) -> float:
     # Collected now and not within the window: a full collection takes as long as a short step.
     gc.collect()
     gc.disable()

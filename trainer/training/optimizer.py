@@ -31,7 +31,7 @@ class ShardedAdamW:
     Args:
         parameters: The model's parameters, after they have their storage.
         settings: Learning rate, its warm-up, decay and the largest norm.
-        distinct: Ranks over which one copy of the gradients is spread; None where each rank holds all.
+        model_group: Ranks over which one copy of the gradients is spread; None where each rank holds all.
         tp: Ranks among which some parameters are split and others alike.
         loss_scale: What gradients come multiplied by.
     """
@@ -40,7 +40,7 @@ class ShardedAdamW:
         self,
         parameters: Iterable[nn.Parameter],
         settings: TrainerSettings,
-        distinct: dist.ProcessGroup | None = None,
+        model_group: dist.ProcessGroup | None = None,
         tp: DeviceMesh | None = None,
         loss_scale: LossScale | None = None,
     ) -> None:
@@ -50,7 +50,7 @@ class ShardedAdamW:
         # A plain parameter is its own local part, which keeps DDP's gradient views in place.
         self._locals = [nn.Parameter(_local(p)) if isinstance(p, DTensor) else p for p in self._parameters]
         self._is_sharded = any(isinstance(p, DTensor) for p in self._parameters)
-        self._distinct = distinct
+        self._model_group = model_group
         self._tp = tp
         is_alike = [tp is not None and not _is_split_over(p, tp) for p in self._parameters]
         self._split = [index for index, alike in enumerate(is_alike) if not alike]
@@ -145,13 +145,13 @@ class ShardedAdamW:
 
     def _global_norm(self, gradients: list[torch.Tensor | None]) -> torch.Tensor:
         split = self._norm(gradients, self._split)
-        if self._distinct is None:
+        if self._model_group is None:
             return split
         squared = split.square()
         if self._tp is not None:
             # Each tp rank adds its share of what all of them hold alike.
             squared = squared + self._norm(gradients, self._alike).square() / self._tp.size()
-        dist.all_reduce(squared, group=self._distinct)
+        dist.all_reduce(squared, group=self._model_group)
         return squared.sqrt()
 
     def _norm(self, gradients: list[torch.Tensor | None], chosen: list[int]) -> torch.Tensor:

@@ -28,7 +28,7 @@ class ProgressWriter:
         n_done: Answers, without waiting, how many steps have ended.
         period_s: Seconds between two notes.
         say: Prints a line.
-        say_every_s: Seconds between two lines.
+        log_every_s: Seconds between two lines.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ProgressWriter:
         n_done: Callable[[], int],
         period_s: float = 1.0,
         say: Callable[[str], None] = console.say,
-        say_every_s: float = 10.0,
+        log_every_s: float = 10.0,
     ) -> None:
         self._path = folder / PROGRESS_FILE
         self._steps = steps
@@ -48,7 +48,7 @@ class ProgressWriter:
         self._n_done = n_done
         self._period_s = period_s
         self._say = say
-        self._say_every_s = say_every_s
+        self._say_every_s = log_every_s
         self._said = (time.time(), 0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="progress", daemon=True)

@@ -21,11 +21,11 @@ from trainer.data.batches import Share, source_of, stream
 from trainer.device import devices, versions
 from trainer.device.placement import bind
 from trainer.device.telemetry import NvmlProbe, WindowTelemetry, open_probe
-from trainer.failure.rank_failure import HangWatcher, Whereabouts
+from trainer.failure.rank_failure import HangWatcher, RankProgress
 from trainer.model import compilation, precision
 from trainer.parallel.mesh import build_mesh, data_rank, sizes
 from trainer.parallel.parallelize import parallelize
-from trainer.training import console, emit
+from trainer.training import console, records
 from trainer.training.loop import Trainee, train
 from trainer.training.optimizer import ShardedAdamW
 from trainer.training.progress import ProgressWriter
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from sweep.core.cells.cell import Cell
     from sweep.core.records.cell_file import CellFile
     from trainer.device.placement import Binding
-    from trainer.failure.rank_failure import Reporter
+    from trainer.failure.rank_failure import ErrorReporter
     from trainer.parallel.parallelize import Parallelized
     from trainer.process.ranks import Ranks
-    from trainer.training.loop import Observed
+    from trainer.training.loop import Measurements
 
 names_on_node = devices.names_on_node
 uuids_on_node = devices.uuids_on_node
@@ -47,44 +47,44 @@ check_precision = precision.check
 capabilities_on_node = devices.capabilities_on_node
 
 
-def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, started_at: float) -> None:
+def run(file: CellFile, folder: Path, ranks: Ranks, reporter: ErrorReporter, *, started_at: float) -> None:
     """Train the cell and write its records.
 
     Args:
         file: What to run; it has been checked.
         folder: Where the records go.
         ranks: This process's place.
-        reporter: Writes an error file; its whereabouts are kept up to date.
+        reporter: Writes an error file; its progress are kept up to date.
         started_at: Unix time at which the process began.
     """
-    cell, whereabouts = file.cell, reporter.whereabouts
-    compute = devices.claim(file.device.type, ranks.local_rank)
+    cell, progress = file.cell, reporter.progress
+    compute = devices.open_compute(file.device.type, ranks.local_rank)
     # Early: memory lies beside the cores that first touch it.
     binding = bind(cell.trainer.bind, compute.pci_bus_id())
     if compute.device.type == "cuda":
-        whereabouts.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)
-    watch = Watch(compute, whereabouts)
+        progress.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)
+    watch = DeviceMonitor(compute, progress)
     # Around the process group too: NCCL forms its groups, and closes them, with as little to say as in a step.
     with _hang_watcher(cell, ranks, compute, reporter, watch):
-        whereabouts.begins("forming the process group")
+        progress.begins("forming the process group")
         with process_group(compute, ranks, cell.trainer.comm_timeout_s):
             n_threads = _share_cores(cell, compute, ranks)
-            model = build(cell, compute, ranks, whereabouts)
+            model = build(cell, compute, ranks, progress)
             if ranks.rank == 0:
                 _announce(cell, compute, model, ranks)
-            whereabouts.begins("reading the token file")
+            progress.begins("reading the token file")
             data = _data(cell, ranks)
-            whereabouts.begins("training")
+            progress.begins("training")
             observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
             if error := compute.communication_error():
                 # What waited for an aborted communicator went on without its data.
                 raise dist.DistBackendError(error)
-            whereabouts.begins("gathering what the ranks saw")
+            progress.begins("gathering what the ranks saw")
             facts = gather(_facts(ranks, compute, observed, watch.telemetry, binding), ranks)
-            whereabouts.begins("writing the records")
+            progress.begins("writing the records")
             if facts is not None:
                 found = versions.versions(watch.driver_version())
-                described = emit.RunFacts(
+                described = records.RunFacts(
                     file=file,
                     restart=ranks.restart,
                     started_at=started_at,
@@ -93,7 +93,7 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                     versions=found,
                     fingerprint_fields=versions.fingerprint_fields(
                         found,
-                        device_name=emit.device_name(facts),
+                        device_name=records.device_name(facts),
                         sources=versions.source_hash(),
                         data=f"sha256:{data['sha256']}" if data else None,
                         uses_torchao=precision.uses_torchao(cell),
@@ -102,9 +102,9 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                     extra={
                         "threads_per_rank": n_threads,
                         "data": data,
-                        "node_order": emit.node_order(facts),
-                        "telemetry_by_rank": emit.readings(facts),
-                        "binding_by_rank": emit.bindings(facts),
+                        "node_order": records.node_order(facts),
+                        "telemetry_by_rank": records.readings(facts),
+                        "binding_by_rank": records.bindings(facts),
                         "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
                         "context_parallel": model.context,
                         "emulate_precision_casts": cell.compile and compilation.casts_are_kept(),
@@ -112,14 +112,14 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: Reporter, *, start
                     },
                 )
                 _write(folder, described, facts)
-            whereabouts.is_done = True
-            whereabouts.begins("closing the process group")
+            progress.is_done = True
+            progress.begins("closing the process group")
 
 
-def _write(folder: Path, described: emit.RunFacts, facts: list[emit.RankFacts]) -> None:
-    steps = emit.merge_steps(described.file, facts)
-    result = emit.build_result(described, facts, steps)
-    emit.write_records(folder, steps, result)
+def _write(folder: Path, described: records.RunFacts, facts: list[records.RankFacts]) -> None:
+    steps = records.merge_steps(described.file, facts)
+    result = records.build_result(described, facts, steps)
+    records.write_records(folder, steps, result)
     console.say(console.ending(result, steps))
 
 
@@ -127,7 +127,7 @@ def _data(cell: Cell, ranks: Ranks) -> dict[str, str | int] | None:
     """What the token file is, read once and before the first step, while it is what the steps will see."""
     if cell.trainer.data == SYNTHETIC or ranks.rank != 0:
         return None
-    return tokens_file.trace(Path(cell.trainer.data))
+    return tokens_file.identify(Path(cell.trainer.data))
 
 
 def _announce(cell: Cell, compute: devices.Compute, model: Parallelized, ranks: Ranks) -> None:
@@ -155,22 +155,22 @@ def process_group(compute: devices.Compute, ranks: Ranks, timeout_s: float) -> I
     dist.destroy_process_group()
 
 
-def build(cell: Cell, compute: devices.Compute, ranks: Ranks, whereabouts: Whereabouts | None = None) -> Parallelized:
+def build(cell: Cell, compute: devices.Compute, ranks: Ranks, progress: RankProgress | None = None) -> Parallelized:
     """The model of the cell over the mesh of all ranks; says where it is meanwhile."""
     sizes(cell.parallelism, ranks.world_size)
-    whereabouts = whereabouts or Whereabouts()
-    whereabouts.begins("forming the mesh's groups")
+    progress = progress or RankProgress()
+    progress.begins("forming the mesh's groups")
     mesh = build_mesh(cell.parallelism, ranks.world_size, compute.device.type) if ranks.world_size > 1 else None
-    whereabouts.begins("building the model")
+    progress.begins("building the model")
     return parallelize(cell, mesh, compute.device)
 
 
-class Watch:
+class DeviceMonitor:
     """The clock of the steps, telemetry at the window's edges, and the running step for an error file."""
 
-    def __init__(self, compute: devices.Compute, whereabouts: Whereabouts) -> None:
+    def __init__(self, compute: devices.Compute, progress: RankProgress) -> None:
         self._compute = compute
-        self._whereabouts = whereabouts
+        self._whereabouts = progress
         self.clock = compute.clock()
         self.telemetry = WindowTelemetry()
         self._probe: NvmlProbe | None = None
@@ -206,7 +206,7 @@ class Watch:
 
 
 def _hang_watcher(
-    cell: Cell, ranks: Ranks, compute: devices.Compute, reporter: Reporter, watch: Watch
+    cell: Cell, ranks: Ranks, compute: devices.Compute, reporter: ErrorReporter, watch: DeviceMonitor
 ) -> contextlib.AbstractContextManager[object]:
     """Gloo raises an exception at its time-out; NCCL needs a watcher."""
     if compute.raises_timeouts:
@@ -238,14 +238,14 @@ def fit(
     ranks: Ranks,
     compute: devices.Compute,
     model: Parallelized,
-    watch: Watch,
+    watch: DeviceMonitor,
     progress_folder: Path | None,
-) -> Observed:
+) -> Measurements:
     """Run the cell's steps on its model; the rank that is given a folder notes its progress there."""
     settings = cell.trainer
     trainee = Trainee(
         model=model,
-        optimizer=ShardedAdamW(model.parameters(), settings, model.distinct, model.tp, model.loss_scale),
+        optimizer=ShardedAdamW(model.parameters(), settings, model.model_group, model.tp, model.loss_scale),
         device=compute.device,
     )
     batches = stream(
@@ -272,10 +272,10 @@ def fit(
 
 
 def _facts(
-    ranks: Ranks, compute: devices.Compute, observed: Observed, telemetry: WindowTelemetry, binding: Binding
-) -> emit.RankFacts:
+    ranks: Ranks, compute: devices.Compute, observed: Measurements, telemetry: WindowTelemetry, binding: Binding
+) -> records.RankFacts:
     allocated, reserved = compute.peak_bytes()
-    return emit.RankFacts(
+    return records.RankFacts(
         host=socket.gethostname(),
         node_rank=ranks.node_rank,
         places=compute.places(),
@@ -288,10 +288,10 @@ def _facts(
     )
 
 
-def gather(facts: emit.RankFacts, ranks: Ranks) -> list[emit.RankFacts] | None:
+def gather(facts: records.RankFacts, ranks: Ranks) -> list[records.RankFacts] | None:
     """All ranks' facts, by rank, on rank 0; None on the others. The one collective after the last step."""
     if ranks.world_size == 1:
         return [facts]
-    every: list[emit.RankFacts] | None = [facts] * ranks.world_size if ranks.rank == 0 else None
+    every: list[records.RankFacts] | None = [facts] * ranks.world_size if ranks.rank == 0 else None
     dist.gather_object(facts, every, dst=0)
     return every

@@ -17,14 +17,14 @@ from tests.trainer.cells import write_cell
 from tests.trainer.processes import alone, torchrun
 from tests.trainer.tokens import NEEDED, counted, on
 from trainer.data import tokens_file
-from trainer.data.tokens_file import trace
+from trainer.data.tokens_file import identify
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_file_is_traced_by_the_hash_that_sha256sum_prints(tmp_path: Path) -> None:
     path = counted(tmp_path / "t.bin")
-    assert trace(path) == {
+    assert identify(path) == {
         "path": str(path),
         "dtype": "uint16",
         "n_tokens": NEEDED,
@@ -33,7 +33,7 @@ def test_a_file_is_traced_by_the_hash_that_sha256sum_prints(tmp_path: Path) -> N
         "hashed": "all",
     }
     np.save(tmp_path / "t.npy", np.arange(9, dtype="<u4"))
-    found = trace(tmp_path / "t.npy")
+    found = identify(tmp_path / "t.npy")
     assert (found["dtype"], found["n_tokens"], found["hashed"]) == ("uint32", 9, "all")
 
 
@@ -50,7 +50,7 @@ def test_of_a_huge_file_its_size_and_pieces_from_begin_to_end_are_hashed(tmp_pat
     content = path.read_bytes()
     last = len(content) - 64
     picked = b"".join(content[at : at + 64] for at in (0, last // 3, 2 * last // 3, last))
-    found = trace(path)
+    found = identify(path)
     assert found["hashed"] == "the size, and 4 pieces of 64 bytes evenly from the first byte to the last"
     assert found["sha256"] == hashlib.sha256(str(len(content)).encode() + picked).hexdigest()
 
@@ -59,10 +59,10 @@ def test_of_a_huge_file_its_size_and_pieces_from_begin_to_end_are_hashed(tmp_pat
 @pytest.mark.usefixtures("small_pieces")
 def test_a_change_at_either_end_of_a_huge_file_is_seen(at: int, tmp_path: Path) -> None:
     path = counted(tmp_path / "t.bin")
-    before, content = trace(path)["sha256"], bytearray(path.read_bytes())
+    before, content = identify(path)["sha256"], bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
-    assert trace(path)["sha256"] != before
+    assert identify(path)["sha256"] != before
 
 
 @pytest.mark.torchrun
@@ -82,8 +82,8 @@ def test_a_result_names_its_tokens_and_other_tokens_are_another_fingerprint(tmp_
             done = torchrun(2, "-m", "trainer", "--cell", str(file), "--out", str(folder))
         assert done.returncode == 0, done.stderr
         found[name] = Result.parse((folder / RESULT_FILE).read_text())
-        assert found[name].extra["data"] == json.loads(json.dumps(trace(path)))
-        assert found[name].fingerprint_fields["data"] == f"sha256:{trace(path)['sha256']}"
+        assert found[name].extra["data"] == json.loads(json.dumps(identify(path)))
+        assert found[name].fingerprint_fields["data"] == f"sha256:{identify(path)['sha256']}"
     assert found["first"].fingerprint == found["again"].fingerprint != found["longer"].fingerprint
 
 

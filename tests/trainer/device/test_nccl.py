@@ -49,7 +49,7 @@ def test_what_torchrun_says_of_nccls_errors_by_itself_is_not_the_users_word(tmp_
     name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     program = tmp_path / "rank.py"
     program.write_text(
-        "import os\nfrom trainer import nccl\n"
+        "import os\nfrom trainer.device import nccl\n"
         f"before = os.environ[{name!r}]\nnccl.prepare(os.environ)\nprint(before, os.environ[{name!r}])\n"
     )
     done = torchrun(1, str(program))

@@ -8,7 +8,7 @@ import pytest
 
 from sweep.core.attempts.attempt import ErrorClass
 from trainer.failure import flight_recorder as flight
-from trainer.failure.rank_failure import Reporter, Whereabouts
+from trainer.failure.rank_failure import ErrorReporter, RankProgress
 from trainer.process.ranks import Ranks
 
 
@@ -38,6 +38,6 @@ def test_without_a_process_group_there_is_nothing_to_keep(tmp_path: Path) -> Non
 @pytest.mark.parametrize("error_class", ErrorClass)
 def test_only_an_error_of_communication_keeps_the_record(error_class: ErrorClass, tmp_path: Path) -> None:
     kept: list[str] = []
-    reporter = Reporter(tmp_path, Ranks(), Whereabouts(), keep_flight=lambda: kept.append("kept"))
+    reporter = ErrorReporter(tmp_path, Ranks(), RankProgress(), keep_flight=lambda: kept.append("kept"))
     reporter.report(error_class, "as it happens")
     assert bool(kept) == (error_class is ErrorClass.COMMUNICATION)

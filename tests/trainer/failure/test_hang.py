@@ -16,11 +16,11 @@ from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.records.error_file import parse_error
 from sweep.core.records.layout import rank_error
 from tests.trainer.places import ranks
-from trainer.failure.rank_failure import EXIT_FAILED, HangWatcher, Reporter, Whereabouts
+from trainer.failure.rank_failure import EXIT_FAILED, ErrorReporter, HangWatcher, RankProgress
 
 
 def gave_up(
-    folder: Path, reporter: Reporter, *, limit_s: float = 0.1, **asked: Callable[[], object]
+    folder: Path, reporter: ErrorReporter, *, limit_s: float = 0.1, **asked: Callable[[], object]
 ) -> tuple[int, RankError | None]:
     """Exit code and error of a rank whose watcher gives up."""
     codes: list[int] = []
@@ -39,7 +39,7 @@ def gave_up(
 
 def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None:
     done = iter([0, 1, 2, 3])
-    reporter = Reporter(tmp_path, ranks(0), Whereabouts(step=3, phase="training"))
+    reporter = ErrorReporter(tmp_path, ranks(0), RankProgress(step=3, phase="training"))
     began = time.monotonic()
     code, error = gave_up(tmp_path, reporter, limit_s=0.2, n_done=lambda: next(done, 3))
     assert time.monotonic() - began > 0.2
@@ -51,14 +51,14 @@ def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None
 
 
 def test_a_hang_in_the_first_step_may_be_compiling(tmp_path: Path) -> None:
-    _, error = gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts(step=0, phase="training")))
+    _, error = gave_up(tmp_path, ErrorReporter(tmp_path, ranks(0), RankProgress(step=0, phase="training")))
     assert error is not None
     assert "The first step includes compiling" in error.message
 
 
 def test_what_nccl_notes_in_the_background_is_said_though_steps_go_on(tmp_path: Path) -> None:
     counted = iter(range(10**6))
-    reporter = Reporter(tmp_path, ranks(0), Whereabouts())
+    reporter = ErrorReporter(tmp_path, ranks(0), RankProgress())
     code, error = gave_up(tmp_path, reporter, n_done=lambda: next(counted), error=lambda: "NCCL reports an error")
     assert error is not None
     assert (code, error.error_class, error.message) == (
@@ -72,30 +72,30 @@ def test_a_device_that_answers_with_its_error_is_said_with_its_kind(tmp_path: Pa
     def n_done() -> int:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    code, error = gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts()), n_done=n_done)
+    code, error = gave_up(tmp_path, ErrorReporter(tmp_path, ranks(0), RankProgress()), n_done=n_done)
     assert error is not None
     assert (code, error.error_class) == (EXIT_FAILED, ErrorClass.DEVICE)
 
 
 def test_a_rank_whose_result_is_written_ends_well_though_its_groups_do_not_close(tmp_path: Path) -> None:
-    assert gave_up(tmp_path, Reporter(tmp_path, ranks(0), Whereabouts(is_done=True))) == (0, None)
+    assert gave_up(tmp_path, ErrorReporter(tmp_path, ranks(0), RankProgress(is_done=True))) == (0, None)
 
 
 def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
-    whereabouts = Whereabouts()
+    progress = RankProgress()
     enough = threading.Event()
     now_s = itertools.count(step=0.4)
     clock = SimpleNamespace(monotonic=lambda: next(now_s), time=time.time, sleep=time.sleep)
     monkeypatch.setattr("trainer.failure.rank_failure.time", clock)
 
     def n_done() -> int:
-        whereabouts.begins("another")
-        if whereabouts.n_phases == 10:
+        progress.begins("another")
+        if progress.n_phases == 10:
             enough.set()
         return 0
 
-    with HangWatcher(Reporter(tmp_path, ranks(0), whereabouts), n_done, limit_s=0.5, period_s=0.01, end=codes.append):
+    with HangWatcher(ErrorReporter(tmp_path, ranks(0), progress), n_done, limit_s=0.5, period_s=0.01, end=codes.append):
         assert enough.wait(60)
     assert codes == []
 
@@ -103,7 +103,7 @@ def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path, monkeypatch:
 def test_steps_that_go_on_ending_are_left_alone(tmp_path: Path) -> None:
     codes: list[int] = []
     counted = iter(range(10**6))
-    reporter = Reporter(tmp_path, ranks(0), Whereabouts())
+    reporter = ErrorReporter(tmp_path, ranks(0), RankProgress())
     with HangWatcher(reporter, lambda: next(counted), limit_s=0.5, period_s=0.01, end=codes.append):
         time.sleep(1.0)
     assert codes == []

@@ -19,15 +19,15 @@ from sweep.core.records.layout import node_error, rank_error
 from tests.commands import wait_for
 from tests.trainer.places import ranks
 from tests.trainer.processes import script
-from trainer.failure.rank_failure import EXIT_FAILED, Reporter, Whereabouts, living_children
+from trainer.failure.rank_failure import EXIT_FAILED, ErrorReporter, RankProgress, living_children
 
 
 def test_an_error_file_tells_step_memory_class_and_traceback(tmp_path: Path) -> None:
-    where = Whereabouts(step=7, memory_bytes=lambda: 123)
+    where = RankProgress(step=7, memory_bytes=lambda: 123)
     try:
         raise RuntimeError("line one\nline two")
     except RuntimeError as error:
-        Reporter(tmp_path, ranks(5), where).exception(error)
+        ErrorReporter(tmp_path, ranks(5), where).exception(error)
     text = (tmp_path / rank_error(5)).read_text()
     found = parse_error(text)
     assert (found.step, found.memory_bytes, found.node_rank, found.rank) == (7, 123, 1, 5)
@@ -46,7 +46,7 @@ def test_an_error_file_begins_with_what_an_exception_was_raised_from(tmp_path: P
     loss.register_hook(out_of_memory)
     with pytest.raises(RuntimeError, match="Failed to run stage backward") as caught:
         stage_backward(loss.sum(), None, [leaf])
-    Reporter(tmp_path, ranks(0), Whereabouts()).exception(caught.value)
+    ErrorReporter(tmp_path, ranks(0), RankProgress()).exception(caught.value)
     first, *rest = parse_error((tmp_path / rank_error(0)).read_text()).message.splitlines()
     assert first.startswith("CUDA out of memory. Tried to allocate 2.00 GiB.")
     assert "Failed to run stage backward:" in [line.strip() for line in rest]
@@ -56,12 +56,12 @@ def test_a_device_that_cannot_even_tell_its_memory_still_leaves_an_error(tmp_pat
     def broken() -> int:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    assert Reporter(tmp_path, ranks(0), Whereabouts(memory_bytes=broken)).report(ErrorClass.DEVICE, "x")
+    assert ErrorReporter(tmp_path, ranks(0), RankProgress(memory_bytes=broken)).report(ErrorClass.DEVICE, "x")
     assert parse_error((tmp_path / rank_error(0)).read_text()).memory_bytes is None
 
 
 def test_a_rank_reports_once(tmp_path: Path) -> None:
-    reporter = Reporter(tmp_path, ranks(0), Whereabouts())
+    reporter = ErrorReporter(tmp_path, ranks(0), RankProgress())
     assert reporter.report(ErrorClass.EXCEPTION, "the cause")
     assert not reporter.report(ErrorClass.STOPPED, "then stopped")
     assert parse_error((tmp_path / rank_error(0)).read_text()).message == "the cause"
@@ -69,7 +69,7 @@ def test_a_rank_reports_once(tmp_path: Path) -> None:
 
 def test_of_the_ranks_that_see_a_consequence_one_of_each_node_says_so(tmp_path: Path) -> None:
     for rank in range(8):
-        Reporter(tmp_path, ranks(rank), Whereabouts()).report(ErrorClass.COMMUNICATION, "lost")
+        ErrorReporter(tmp_path, ranks(rank), RankProgress()).report(ErrorClass.COMMUNICATION, "lost")
     assert {path.name for path in tmp_path.iterdir()} == {rank_error(0), rank_error(4)}
 
 
@@ -82,7 +82,7 @@ def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(
 
     clock = SimpleNamespace(sleep=until_the_first_has_spoken, time=time.time, monotonic=time.monotonic)
     monkeypatch.setattr("trainer.failure.rank_failure.time", clock)
-    reporters = [Reporter(tmp_path, ranks(rank), Whereabouts()) for rank in range(4)]
+    reporters = [ErrorReporter(tmp_path, ranks(rank), RankProgress()) for rank in range(4)]
     threads = [threading.Thread(target=r.report, args=(ErrorClass.STOPPED, "stopped")) for r in reporters]
     for thread in threads:
         thread.start()
@@ -92,23 +92,23 @@ def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(
 
 
 def test_a_cause_is_said_though_a_consequence_was_said_first(tmp_path: Path) -> None:
-    Reporter(tmp_path, ranks(0), Whereabouts()).report(ErrorClass.COMMUNICATION, "lost")
-    assert Reporter(tmp_path, ranks(1), Whereabouts()).report(ErrorClass.OOM_DEVICE, "out of memory")
+    ErrorReporter(tmp_path, ranks(0), RankProgress()).report(ErrorClass.COMMUNICATION, "lost")
+    assert ErrorReporter(tmp_path, ranks(1), RankProgress()).report(ErrorClass.OOM_DEVICE, "out of memory")
 
 
 def test_the_launchers_error_does_not_silence_a_rank(tmp_path: Path) -> None:
-    Reporter(tmp_path, ranks(0), Whereabouts()).report(ErrorClass.EXCEPTION, "x")
+    ErrorReporter(tmp_path, ranks(0), RankProgress()).report(ErrorClass.EXCEPTION, "x")
     (tmp_path / rank_error(0)).rename(tmp_path / node_error(0))
-    assert Reporter(tmp_path, ranks(1), Whereabouts()).report(ErrorClass.COMMUNICATION, "lost")
+    assert ErrorReporter(tmp_path, ranks(1), RankProgress()).report(ErrorClass.COMMUNICATION, "lost")
 
 
 def test_what_happens_after_the_result_is_no_error(tmp_path: Path) -> None:
-    assert not Reporter(tmp_path, ranks(0), Whereabouts(is_done=True)).report(ErrorClass.STOPPED, "stopped")
+    assert not ErrorReporter(tmp_path, ranks(0), RankProgress(is_done=True)).report(ErrorClass.STOPPED, "stopped")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_gone_is_said_and_does_not_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not Reporter(tmp_path / "gone", ranks(0), Whereabouts()).report(ErrorClass.EXCEPTION, "x")
+    assert not ErrorReporter(tmp_path / "gone", ranks(0), RankProgress()).report(ErrorClass.EXCEPTION, "x")
     assert "cannot write" in capsys.readouterr().err
 
 
@@ -124,14 +124,14 @@ def test_an_error_round_trips_through_its_file() -> None:
 _RANK = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from trainer.failure.rank_failure import HangWatcher, Reporter, StopWatcher, Whereabouts, reported
+from trainer.failure.rank_failure import HangWatcher, ErrorReporter, StopWatcher, RankProgress, reported
 from trainer.process.ranks import Ranks
 
 def slowly():
     time.sleep(1.0)
     return None
 
-reporter = Reporter(Path(sys.argv[1]), Ranks(), Whereabouts(memory_bytes=slowly))
+reporter = ErrorReporter(Path(sys.argv[1]), Ranks(), RankProgress(memory_bytes=slowly))
 """
 
 _MEETS_IT_TOO = """
@@ -149,7 +149,7 @@ def stopped_meanwhile():
     os.kill(os.getpid(), signal.SIGTERM)
     return slowly()
 
-reporter.whereabouts.memory_bytes = stopped_meanwhile
+reporter.progress.memory_bytes = stopped_meanwhile
 StopWatcher(reporter, Ranks(), grace_s=0.2).start()
 with reported(reporter):
     raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
@@ -176,7 +176,7 @@ def test_what_the_main_thread_reports_is_written_though_another_thread_would_end
 def test_a_rank_that_is_stopped_while_it_leaves_a_refusal_to_others_says_it(tmp_path: Path) -> None:
     waiting = """
 StopWatcher(reporter, Ranks(), grace_s=0.1).start()
-reporter.whereabouts.refusal = "cell.json: cannot read it"
+reporter.progress.refusal = "cell.json: cannot read it"
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(30)
 """

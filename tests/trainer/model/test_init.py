@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.draw import bits, key_of, normal, shift_right
+from trainer.data.counter_rng import bits, key_of, normal, shift_right
 from trainer.model.init import _fill, plain_name
 
 MASK = (1 << 64) - 1

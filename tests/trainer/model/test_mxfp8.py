@@ -19,9 +19,9 @@ from sweep.core.cells.cell import Cell, Checkpointing, Precision
 from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.rules import violations
 from tests.trainer.cells import cell
-from tests.trainer.examined import examine
 from tests.trainer.models import WIDE
 from tests.trainer.parity import Shown, run_layouts
+from tests.trainer.preflights import examine
 from trainer.model import mxfp8
 from trainer.model.decoder import build_on_meta
 from trainer.model.precision import check, convert

@@ -17,9 +17,9 @@ from sweep.core.cells.cell import Cell, Checkpointing, Precision
 from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.trainer_settings import TrainerSettings
 from tests.trainer.cells import cell
-from tests.trainer.examined import examine
 from tests.trainer.models import EVEN
 from tests.trainer.parity import Shown, run_layouts
+from tests.trainer.preflights import examine
 from trainer.model.compilation import casts_are_kept
 from trainer.model.decoder import build_on_meta
 from trainer.model.precision import LossScale, check, convert, keeps_casts

@@ -7,7 +7,7 @@ import torch
 from torch.distributed.tensor.experimental._context_parallel._load_balancer import _HeadTailLoadBalancer
 
 from trainer.parallel.context_parallel import positions_of
-from trainer.parallel.passes import Held
+from trainer.parallel.micro_batches import SequenceShard
 
 
 @pytest.mark.parametrize("degree", [2, 3, 4])
@@ -26,8 +26,8 @@ def test_every_rank_attends_to_as_many_positions() -> None:
 
 def test_inputs_and_targets_are_cut_alike() -> None:
     tokens = torch.arange(9).repeat(2, 1)
-    inputs, targets = Held(positions=positions_of(8, 2, 0)).split(tokens)
+    inputs, targets = SequenceShard(positions=positions_of(8, 2, 0)).split(tokens)
     assert inputs[1].tolist() == [0, 1, 6, 7]
     assert targets[1].tolist() == [1, 2, 7, 8]
-    inputs, targets = Held(positions=None).split(tokens)
+    inputs, targets = SequenceShard(positions=None).split(tokens)
     assert (inputs.shape, targets.shape) == ((2, 8), (2, 8))

@@ -19,12 +19,12 @@ from sweep.core.cells.model_shape import ModelShape
 from tests.trainer.emulated_flash import ring_on_cpu
 from trainer.model.decoder import CausalAttention, build_on_meta
 from trainer.parallel.context_parallel import (
-    Form,
-    _over_gathered,
-    form_of,
+    AttentionForm,
+    _apply_gathered,
+    apply_context_parallel,
+    choose_attention,
     positions_of,
     repeats_heads,
-    split_attention,
 )
 
 HEADS, HEAD_DIM, SEQ_LEN = 4, 8, 48
@@ -33,20 +33,20 @@ HEADS, HEAD_DIM, SEQ_LEN = 4, 8, 48
 @pytest.mark.parametrize(
     ("dtype", "head_dim", "capability", "form"),
     [
-        (torch.bfloat16, 128, (9, 0), Form.RING),
-        (torch.float16, 64, (8, 0), Form.RING),
-        (torch.float16, 64, (7, 0), Form.GATHERED),
-        (torch.bfloat16, 64, (7, 5), Form.GATHERED),
-        (torch.float32, 64, (9, 0), Form.GATHERED),
-        (torch.bfloat16, 160, (9, 0), Form.GATHERED),
-        (torch.bfloat16, 20, (9, 0), Form.GATHERED),
-        (torch.bfloat16, 64, None, Form.GATHERED),
+        (torch.bfloat16, 128, (9, 0), AttentionForm.RING),
+        (torch.float16, 64, (8, 0), AttentionForm.RING),
+        (torch.float16, 64, (7, 0), AttentionForm.GATHERED),
+        (torch.bfloat16, 64, (7, 5), AttentionForm.GATHERED),
+        (torch.float32, 64, (9, 0), AttentionForm.GATHERED),
+        (torch.bfloat16, 160, (9, 0), AttentionForm.GATHERED),
+        (torch.bfloat16, 20, (9, 0), AttentionForm.GATHERED),
+        (torch.bfloat16, 64, None, AttentionForm.GATHERED),
     ],
 )
 def test_the_ring_is_used_where_its_kernels_run(
-    dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | None, form: Form
+    dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | None, form: AttentionForm
 ) -> None:
-    assert form_of(dtype, head_dim, capability) is form
+    assert choose_attention(dtype, head_dim, capability) is form
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def around(rank: int, degree: int, n_kv_heads: int, rotate: str) -> list[torch.T
     )
     model, mesh = build_on_meta(shape, SEQ_LEN), init_device_mesh("cpu", (degree,))
     if rotate in ("alltoall", "allgather"):
-        told = split_attention(model, mesh, torch.device("cpu"), torch.float32, rotate=rotate)
+        told = apply_context_parallel(model, mesh, torch.device("cpu"), torch.float32, rotate=rotate)
         assert told == {"attention": "ring", "rotate": rotate}
     else:
-        _over_gathered(model, mesh, torch.device("cpu"), repeats_heads=rotate == "gathered, heads repeated")
+        _apply_gathered(model, mesh, torch.device("cpu"), repeats_heads=rotate == "gathered, heads repeated")
     *inputs, weights = (part[:, :, positions_of(SEQ_LEN, degree, rank)] for part in attention_inputs(n_kv_heads))
     leaves = [part.clone().requires_grad_() for part in inputs]
     with CommDebugMode() as seen:

@@ -39,7 +39,7 @@ from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.rules import violations
 from sweep.core.cells.trainer_settings import TrainerSettings
 from trainer.device import devices
-from trainer.failure.rank_failure import Whereabouts
+from trainer.failure.rank_failure import RankProgress
 from trainer.model import compilation, mxfp8
 from trainer.parallel import parallelize
 from trainer.parallel.mesh import build_mesh
@@ -123,7 +123,7 @@ def step(cell: Cell, rank: int) -> tuple[list[float] | None, list[float]]:
     ranks = Ranks(rank=rank, world_size=cell.gpus)
     with pretended(rank, cell.gpus):
         model = session.build(cell, compute, ranks)
-        observed = session.fit(cell, ranks, compute, model, session.Watch(compute, Whereabouts()), None)
+        observed = session.fit(cell, ranks, compute, model, session.DeviceMonitor(compute, RankProgress()), None)
     return observed.losses, observed.grad_norms
 
 
@@ -257,8 +257,8 @@ def mesh_ranks(rank: int) -> dict[str, list[int]]:
     with pretended(rank, 32):
         mesh = build_mesh(FOUR_DIMENSIONS.parallelism, 32, "cpu")
         parts = {name: getattr(mesh, name) for name in ("pp", "replicate", "shard", "cp", "tp")}
-        assert mesh.distinct is not None
-        groups = {name: part.get_group() for name, part in parts.items()} | {"distinct": mesh.distinct}
+        assert mesh.model_group is not None
+        groups = {name: part.get_group() for name, part in parts.items()} | {"model_group": mesh.model_group}
         return {name: dist.get_process_group_ranks(group) for name, group in groups.items()}
 
 
@@ -270,7 +270,7 @@ def test_mesh_dimensions_follow_the_stated_order() -> None:
     assert found["replicate"] == [0, 8]
     assert found["pp"] == [0, 16]
     # One copy of the model: all but the replicas.
-    assert found["distinct"] == [*range(8), *range(16, 24)]
+    assert found["model_group"] == [*range(8), *range(16, 24)]
 
 
 def test_the_second_half_of_a_mesh_too() -> None:
@@ -278,14 +278,14 @@ def test_the_second_half_of_a_mesh_too() -> None:
     assert found["tp"] == [28, 29]
     assert found["cp"] == [29, 31]
     assert found["shard"] == [25, 27, 29, 31]
-    assert found["distinct"] == [*range(8, 16), *range(24, 32)]
+    assert found["model_group"] == [*range(8, 16), *range(24, 32)]
 
 
 STATED_ORDER = (
     "convert",
     "pipeline.cut",
-    "split_matrices",
-    "split_attention",
+    "apply_tensor_parallel",
+    "apply_context_parallel",
     "checkpoint_blocks",
     "compile_blocks",
     "shard_or_replicate",

@@ -17,13 +17,13 @@ from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight, Traffic
 from tests.trainer.cells import cell, write_cell
-from tests.trainer.examined import SERVED, examine
 from tests.trainer.models import EVEN
+from tests.trainer.preflights import SERVED, examine
 from tests.trainer.processes import ROOT, alone, torchrun
 
 pytestmark = pytest.mark.slow
 
-DRIVER = ROOT / "tests" / "trainer" / "measured_memory.py"
+DRIVER = ROOT / "tests" / "trainer" / "programs" / "measured_memory.py"
 PEAK_TOLERANCE = 0.01
 
 

@@ -25,20 +25,20 @@ from tests.trainer.processes import ROOT, torchrun
 from trainer.data.batches import Share, SyntheticTokens, stream
 from trainer.device import devices
 from trainer.device.clock import HostClock
-from trainer.failure.rank_failure import Whereabouts
+from trainer.failure.rank_failure import RankProgress
 from trainer.process.ranks import Ranks
 from trainer.training import session
-from trainer.training.loop import Observed, Trainee, train
+from trainer.training.loop import Measurements, Trainee, train
 from trainer.training.optimizer import ShardedAdamW
 from trainer.training.progress import ProgressWriter
 
 SMALL = ModelShape(name="small", n_layers=2, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=128, vocab_size=512)
 
 
-def fitted(made: Cell) -> Observed:
+def fitted(made: Cell) -> Measurements:
     compute = devices.CpuCompute()
     model = session.build(made, compute, Ranks())
-    return session.fit(made, Ranks(), compute, model, session.Watch(compute, Whereabouts()), None)
+    return session.fit(made, Ranks(), compute, model, session.DeviceMonitor(compute, RankProgress()), None)
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_no_step_of_several_ranks_asks_for_a_value_either(tmp_path: Path) -> Non
     }
     given, out = tmp_path / "cells.json", tmp_path / "norms.json"
     given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
-    done = torchrun(2, str(ROOT / "tests" / "trainer" / "unasked.py"), str(given), str(out))
+    done = torchrun(2, str(ROOT / "tests" / "trainer" / "programs" / "no_host_sync.py"), str(given), str(out))
     assert done.returncode == 0, done.stderr[-4000:]
     norms = json.loads(out.read_text())
     assert norms.keys() == cells.keys()
@@ -239,7 +239,7 @@ def test_progress_is_told_from_the_start_to_the_end_and_stays_whole(tmp_path: Pa
 def test_progress_is_printed_now_and_then_and_only_where_there_is_some(tmp_path: Path) -> None:
     done, lines = 0, list[str]()
     writer = ProgressWriter(
-        tmp_path, steps=9, tokens_per_step=100, n_done=lambda: done, period_s=0.005, say=lines.append, say_every_s=0.05
+        tmp_path, steps=9, tokens_per_step=100, n_done=lambda: done, period_s=0.005, say=lines.append, log_every_s=0.05
     )
     with writer:
         time.sleep(0.1)

@@ -42,7 +42,7 @@ def _hang(*_arguments: object, **_named: object) -> NoReturn:
 def _run(what: str, folder: Path) -> None:
     """One rank, on a CPU that pretends not to raise time-outs, in which one thing hangs."""
     from trainer.device import devices
-    from trainer.failure.rank_failure import Reporter, Whereabouts
+    from trainer.failure.rank_failure import ErrorReporter, RankProgress
     from trainer.process.ranks import Ranks
     from trainer.training import session
 
@@ -66,7 +66,7 @@ def _run(what: str, folder: Path) -> None:
     module.hang_limit_s = lambda cell, ranks: limit_s(cell, peers)
     ranks = Ranks(world_size=n_ranks, local_world_size=n_ranks)
     file = cell_file(cell(gpus=n_ranks, trainer={"comm_timeout_s": 20.0}))
-    session.run(file, folder, ranks, Reporter(folder, ranks, Whereabouts()), started_at=0.0)
+    session.run(file, folder, ranks, ErrorReporter(folder, ranks, RankProgress()), started_at=0.0)
 
 
 def test_a_hang_in_any_phase_is_ended_and_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Trains several cells in one launch and writes what each showed (no test by itself).
 
-python tests/trainer/layouts.py N_RANKS CELLS.json OUT.json
+python tests/trainer/programs/layouts.py N_RANKS CELLS.json OUT.json
 
 The ranks are forks of one process, which has imported torch for all of them: on two cores that is most of a minute for
 sixteen. How ranks start by torchrun is for tests/trainer/test_cli.py.
@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from sweep.core.cells.cell import Cell, cell_from_json
 from tests.trainer.emulated_flash import ring_on_cpu
 from trainer.device import devices
-from trainer.failure.rank_failure import Whereabouts, leave
+from trainer.failure.rank_failure import RankProgress, leave
 from trainer.model import compilation
 from trainer.model.decoder import Block
 from trainer.model.init import plain_name
@@ -111,7 +111,7 @@ def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object
     formats: set[str] = set()
     for stage in model.stages:
         stage.register_forward_hook(lambda module, args, output: formats.add(str(output.dtype)))
-    watch = session.Watch(compute, Whereabouts())
+    watch = session.DeviceMonitor(compute, RankProgress())
     # A compiled block would be compiled anew for each count.
     with contextlib.nullcontext() if cell.compile else CALLS.counting():
         observed = session.fit(cell, ranks, compute, model, watch, None)
@@ -131,7 +131,7 @@ def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object
 def train_all(ranks: Ranks, store: Path, given: Path, found: Path) -> None:
     """One rank: all cells, one after the other."""
     cells = {name: cell_from_json(data) for name, data in json.loads(given.read_text()).items()}
-    compute = devices.claim("cpu", ranks.local_rank)
+    compute = devices.open_compute("cpu", ranks.local_rank)
     torch.set_num_threads(1)
     if ranks.world_size > 1:
         dist.init_process_group(

@@ -35,7 +35,7 @@ def test_torchruns_variables_place_a_rank() -> None:
     )
     assert (placed.rank, placed.node_rank, placed.restart) == (5, 1, 2)
     assert placed.node_ranks == range(4, 8)
-    assert placed.node_speaker == 4
+    assert placed.first_rank_of_node == 4
     assert placed.has_agent
 
 
@@ -89,7 +89,7 @@ def test_cores_are_shared_out_on_a_cpu_and_one_thread_stands_by_a_gpu(monkeypatc
 
 
 def test_the_cpu_has_a_name_and_cores() -> None:
-    compute = devices.claim("cpu", 0)
+    compute = devices.open_compute("cpu", 0)
     assert compute.name()
     assert len(compute.places()) == len(os.sched_getaffinity(0))
     allocated, reserved = compute.peak_bytes()

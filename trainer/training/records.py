@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sweep.core.records.cell_file import CellFile
     from trainer.device.placement import Binding
-    from trainer.training.loop import Observed
+    from trainer.training.loop import Measurements
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class RankFacts:
     node_rank: int
     places: tuple[str, ...]
     device_name: str
-    observed: Observed
+    observed: Measurements
     telemetry: WindowTelemetry
     peak_memory_bytes: int | None
     peak_reserved_bytes: int | None

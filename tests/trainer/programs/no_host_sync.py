@@ -1,6 +1,6 @@
 """Driver for torchrun: steps of several cells in which nobody may ask for a tensor's value (no test by itself).
 
-torchrun ... tests/trainer/unasked.py CELLS.json OUT.json
+torchrun ... tests/trainer/programs/no_host_sync.py CELLS.json OUT.json
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def nobody_asks() -> Iterator[None]:
 
 def norms(cell: Cell, ranks: Ranks) -> list[float]:
     """Gradient norms of three steps, all but the first unasked."""
-    compute = devices.claim("cpu", ranks.local_rank)
+    compute = devices.open_compute("cpu", ranks.local_rank)
     model = session.build(cell, compute, ranks)
-    optimizer = ShardedAdamW(model.parameters(), cell.trainer, model.distinct, model.tp, model.loss_scale)
+    optimizer = ShardedAdamW(model.parameters(), cell.trainer, model.model_group, model.tp, model.loss_scale)
     trainee = Trainee(model=model, optimizer=optimizer, device=compute.device)
     rows = torch.arange(cell.global_batch // cell.parallelism.data_ranks * (cell.seq_len + 1)) % cell.model.vocab_size
     rows = rows.view(-1, cell.seq_len + 1)
@@ -63,7 +63,7 @@ def main() -> None:
     cells = {name: cell_from_json(data) for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
     ranks = Ranks.from_environment(os.environ)
     torch.set_num_threads(1)
-    with session.process_group(devices.claim("cpu", ranks.local_rank), ranks, 60.0):
+    with session.process_group(devices.open_compute("cpu", ranks.local_rank), ranks, 60.0):
         found = {name: norms(cell, ranks) for name, cell in cells.items()}
         dist.barrier()
     if ranks.rank == 0:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class SequenceShard:
     """Which positions of its sequences a rank works on.
 
     Attributes:
@@ -67,13 +67,13 @@ class ShareOfLoss:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class InTurn:
+class GradientAccumulation:
     """Micro-batches one after the other.
 
     Attributes:
         module: The whole model.
         micro_batch: Sequences of a micro-batch.
-        held: This rank's positions.
+        sequence_shard: This rank's positions.
         loss: A micro-batch's part of the loss.
         scope: Entered around each micro-batch.
         loss_scope: Entered around the whole step.
@@ -81,14 +81,14 @@ class InTurn:
 
     module: nn.Module
     micro_batch: int
-    held: Held
+    sequence_shard: SequenceShard
     loss: ShareOfLoss
     scope: MicroBatchScope
     loss_scope: LossScope
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """Accumulate the gradients of one step; returns the mean loss over this rank's tokens."""
-        inputs, targets = self.held.split(tokens)
+        inputs, targets = self.sequence_shard.split(tokens)
         parts = list(zip(torch.split(inputs, self.micro_batch), torch.split(targets, self.micro_batch), strict=True))
         total = torch.zeros((), device=tokens.device)
         with self.loss_scope():
@@ -112,19 +112,19 @@ class Pipelined:
         schedule: Order of work; it splits the step into micro-batches.
         has_first: Whether this rank holds the first stage.
         has_last: Whether it holds the last stage.
-        held: This rank's positions.
+        sequence_shard: This rank's positions.
         loss_scope: Entered around the whole step.
     """
 
     schedule: PipelineScheduleSingle | PipelineScheduleMulti
     has_first: bool
     has_last: bool
-    held: Held
+    sequence_shard: SequenceShard
     loss_scope: LossScope
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor | None:
         """Accumulate the gradients of one step; returns the mean loss over this rank's tokens where it is known."""
-        inputs, targets = self.held.split(tokens)
+        inputs, targets = self.sequence_shard.split(tokens)
         losses: list[torch.Tensor] = []
         with self.loss_scope():
             self.schedule.step(

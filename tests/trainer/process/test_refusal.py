@@ -12,8 +12,8 @@ from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import ERROR_GLOB, rank_error
 from tests.trainer.places import ranks
 from trainer import cli
-from trainer.failure.rank_failure import EXIT_REFUSED, Reporter, Whereabouts
-from trainer.process.ranks import Ranks, speaks_for_all
+from trainer.failure.rank_failure import EXIT_REFUSED, ErrorReporter, RankProgress
+from trainer.process.ranks import Ranks, reports_at_once
 from trainer.process.refusal import Refusal
 
 AGENTS = {
@@ -55,7 +55,7 @@ def exit(code: int) -> None:
 def refused(folder: Path, rank: int, *, speaker: int) -> None:
     place = ranks(rank)
     with pytest.raises(SystemExit, match=str(EXIT_REFUSED)):
-        cli._refuse("no such file", Reporter(folder, place, Whereabouts()), place, speaker=speaker)
+        cli._refuse("no such file", ErrorReporter(folder, place, RankProgress()), place, speaker=speaker)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_before_the_ranks_are_known_every_node_is_heard(
 
 
 def test_only_a_rank_that_knows_of_rank_0_leaves_the_word_to_it() -> None:
-    assert not speaks_for_all(AGENTS)
-    assert speaks_for_all({**AGENTS, "RANK": "00"})
+    assert not reports_at_once(AGENTS)
+    assert reports_at_once({**AGENTS, "RANK": "00"})
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from tests.trainer.cells import cell, cell_file
 from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry
 from trainer.device.versions import fingerprint, fingerprint_fields, hash_sources, source_hash
 from trainer.process.files import publish
-from trainer.training import emit
-from trainer.training.emit import RankFacts, RunFacts, build_result, merge_steps, node_order
-from trainer.training.loop import Observed
+from trainer.training import records
+from trainer.training.loop import Measurements
+from trainer.training.records import RankFacts, RunFacts, build_result, merge_steps, node_order
 
 FILE = cell_file(cell(gpus=2, trainer={"steps": 3, "warmup_steps": 1}))
 VERSIONS = {"torch": "2.13.0", "cuda": "12.8", "nccl": "2.27.3", "driver": "570.86.15", "python": "3.12.1"}
@@ -56,8 +56,8 @@ def result_of(*ranks: RankFacts) -> Result:
     return build_result(run_facts(), ranks, merge_steps(FILE, ranks))
 
 
-def observed(*, times: list[float], losses: list[float] | None, window_time_s: float) -> Observed:
-    return Observed(step_times_s=times, losses=losses, grad_norms=[5.0, 4.0, 3.0], window_time_s=window_time_s)
+def observed(*, times: list[float], losses: list[float] | None, window_time_s: float) -> Measurements:
+    return Measurements(step_times_s=times, losses=losses, grad_norms=[5.0, 4.0, 3.0], window_time_s=window_time_s)
 
 
 def test_a_steps_time_is_that_of_the_slowest_rank_and_its_loss_the_mean() -> None:
@@ -122,7 +122,7 @@ def test_agents_that_share_a_host_share_its_cores() -> None:
 
 
 def test_different_devices_are_all_named() -> None:
-    assert emit.device_name([facts(), facts(device_name="NVIDIA A100")]) == "NVIDIA A100 + NVIDIA H100"
+    assert records.device_name([facts(), facts(device_name="NVIDIA A100")]) == "NVIDIA A100 + NVIDIA H100"
 
 
 def test_a_loss_that_is_not_finite_is_unknown() -> None:
@@ -139,17 +139,17 @@ def test_the_result_is_written_last_and_reads_back(tmp_path: Path, monkeypatch: 
         written.append(path.name)
         publish(path, text)
 
-    monkeypatch.setattr(emit, "publish", noted)
+    monkeypatch.setattr(records, "publish", noted)
     ranks = [facts(), facts(places=("gpu1",))]
     result = result_of(*ranks)
-    emit.write_records(tmp_path, merge_steps(FILE, ranks), result)
+    records.write_records(tmp_path, merge_steps(FILE, ranks), result)
     assert written == [STEPS_FILE, RESULT_FILE]
     assert Result.parse((tmp_path / RESULT_FILE).read_text(), expected=FILE.key) == result
     assert {path.name for path in tmp_path.iterdir()} == {STEPS_FILE, RESULT_FILE}
 
 
 def test_only_known_readings_are_kept_by_rank() -> None:
-    assert emit.readings([facts(telemetry=WindowTelemetry()), facts()]) == {
+    assert records.readings([facts(telemetry=WindowTelemetry()), facts()]) == {
         "1": {"energy_j": 100.0, "throttle_reasons": (), "throttled": False}
     }
 

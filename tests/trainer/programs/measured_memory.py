@@ -1,6 +1,6 @@
 """Driver for torchrun: what real ranks hold, need and send, by torch's own trackers (no test by itself).
 
-torchrun ... tests/trainer/measured_memory.py CELLS.json OUT.json
+torchrun ... tests/trainer/programs/measured_memory.py CELLS.json OUT.json
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def sent(entries: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
 
 
 def measure(cell: Cell, ranks: Ranks) -> dict[str, Any]:
-    model = session.build(cell, devices.claim("cpu", ranks.local_rank), ranks)
+    model = session.build(cell, devices.open_compute("cpu", ranks.local_rank), ranks)
     parameters = list(model.parameters())
-    optimizer = ShardedAdamW(parameters, cell.trainer, model.distinct, model.tp)
+    optimizer = ShardedAdamW(parameters, cell.trainer, model.model_group, model.tp)
     n_sequences = cell.global_batch // cell.parallelism.data_ranks
     tracker = MemTracker()
     # Its account by module knows one call of each only: no accumulation, no pipeline.
@@ -88,7 +88,7 @@ def main() -> None:
     cells = {name: cell_from_json(data) for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
     ranks = Ranks.from_environment(os.environ)
     torch.set_num_threads(1)
-    with session.process_group(devices.claim("cpu", ranks.local_rank), ranks, 60.0):
+    with session.process_group(devices.open_compute("cpu", ranks.local_rank), ranks, 60.0):
         found = {name: measure(cell, ranks) for name, cell in cells.items()}
         every: list[dict[str, dict[str, int]] | None] = [None] * ranks.world_size
         if ranks.world_size > 1:

@@ -1,6 +1,6 @@
 """The trainer with one rank that fails in a chosen way in a chosen step (no test by itself; the product has no hooks).
 
-torchrun ... tests/trainer/sabotage.py WAY RANK STEP --cell FILE --out DIR
+torchrun ... tests/trainer/programs/sabotage.py WAY RANK STEP --cell FILE --out DIR
 
 ``WAY@1`` fails in a cell's first attempt only.
 """
