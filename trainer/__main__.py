@@ -1,7 +1,7 @@
 """``python -m trainer``: what torchrun starts on every rank."""
 
 from trainer.cli import main
-from trainer.failure.rank_failure import leave
+from trainer.failure.process_exit import leave
 
 if __name__ == "__main__":
     main()

@@ -13,15 +13,9 @@ from sweep.core.attempts.attempt import ErrorClass
 from trainer.data import tokens_file
 from trainer.device import placement as node
 from trainer.failure import flight_recorder as flight
-from trainer.failure.rank_failure import (
-    EXIT_REFUSED,
-    ErrorReporter,
-    RankProgress,
-    StopWatcher,
-    die_with_agent,
-    leave,
-    reported,
-)
+from trainer.failure.error_report import ErrorReporter, RankProgress, reported
+from trainer.failure.process_exit import EXIT_REFUSED, die_with_agent, leave
+from trainer.failure.stop_watcher import StopWatcher
 from trainer.process import refusal
 from trainer.process.ranks import Ranks, reports_at_once
 

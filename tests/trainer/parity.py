@@ -11,7 +11,7 @@ from sweep.core.cells.cell import Cell, cell_to_json
 from tests.trainer.processes import ROOT, script
 from tests.trainer.programs.layouts import weights_hash
 from trainer.device import devices
-from trainer.failure.rank_failure import RankProgress
+from trainer.failure.error_report import RankProgress
 from trainer.process.ranks import Ranks
 from trainer.training import session
 from trainer.training.loop import Measurements

@@ -258,8 +258,8 @@ def test_a_node_that_alone_finds_something_says_so_itself(tmp_path: Path) -> Non
 def test_a_rule_is_checked_before_torch_is_imported(tmp_path: Path) -> None:
     path = write_cell(tmp_path, impossible(micro_batch=3))
     program = (
-        "import os, sys; import trainer.cli; from trainer.failure import rank_failure\n"
-        "rank_failure.os._exit = lambda code: (print('torch' in sys.modules), sys.stdout.flush(), sys.exit(code))\n"
+        "import os, sys; import trainer.cli; from trainer.failure import process_exit\n"
+        "process_exit.os._exit = lambda code: (print('torch' in sys.modules), sys.stdout.flush(), sys.exit(code))\n"
         f"trainer.cli.main(['--cell', {str(path)!r}, '--out', {str(tmp_path)!r}])\n"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.records.preflight_record import Preflight
 from trainer.data import tokens_file
-from trainer.failure.rank_failure import EXIT_REFUSED
+from trainer.failure.process_exit import EXIT_REFUSED
 from trainer.process import refusal
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sweep.core.cells.cell import Precision, cell_id
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight
-from trainer.failure.rank_failure import full_message
+from trainer.failure.error_report import full_message
 from trainer.parallel.mesh import build_mesh, sizes
 from trainer.parallel.parallelize import parallelize
 from trainer.preflight.cuda_norms import norms_as_on_cuda

@@ -21,7 +21,8 @@ from trainer.data.batches import Share, source_of, stream
 from trainer.device import devices, versions
 from trainer.device.placement import bind
 from trainer.device.telemetry import NvmlProbe, WindowTelemetry, open_probe
-from trainer.failure.rank_failure import HangWatcher, RankProgress
+from trainer.failure.error_report import RankProgress
+from trainer.failure.hang_watcher import HangWatcher
 from trainer.model import compilation, precision
 from trainer.parallel.mesh import build_mesh, data_rank, sizes
 from trainer.parallel.parallelize import parallelize
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from sweep.core.cells.cell import Cell
     from sweep.core.records.cell_file import CellFile
     from trainer.device.placement import Binding
-    from trainer.failure.rank_failure import ErrorReporter
+    from trainer.failure.error_report import ErrorReporter
     from trainer.parallel.parallelize import Parallelized
     from trainer.process.ranks import Ranks
     from trainer.training.loop import Measurements

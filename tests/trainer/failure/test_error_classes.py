@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from sweep.core.attempts.attempt import ErrorClass
 from sweep.core.attempts.error_text import CLASSIFICATION, classify_text
-from trainer.failure.rank_failure import classify
+from trainer.failure.error_report import classify
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "error_messages.json"
 MESSAGES = [

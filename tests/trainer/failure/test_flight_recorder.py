@@ -8,7 +8,7 @@ import pytest
 
 from sweep.core.attempts.attempt import ErrorClass
 from trainer.failure import flight_recorder as flight
-from trainer.failure.rank_failure import ErrorReporter, RankProgress
+from trainer.failure.error_report import ErrorReporter, RankProgress
 from trainer.process.ranks import Ranks
 
 

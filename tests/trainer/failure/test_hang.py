@@ -16,7 +16,9 @@ from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.records.error_file import parse_error
 from sweep.core.records.layout import rank_error
 from tests.trainer.places import ranks
-from trainer.failure.rank_failure import EXIT_FAILED, ErrorReporter, HangWatcher, RankProgress
+from trainer.failure.error_report import ErrorReporter, RankProgress
+from trainer.failure.hang_watcher import HangWatcher
+from trainer.failure.process_exit import EXIT_FAILED
 
 
 def gave_up(
@@ -87,7 +89,7 @@ def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path, monkeypatch:
     enough = threading.Event()
     now_s = itertools.count(step=0.4)
     clock = SimpleNamespace(monotonic=lambda: next(now_s), time=time.time, sleep=time.sleep)
-    monkeypatch.setattr("trainer.failure.rank_failure.time", clock)
+    monkeypatch.setattr("trainer.failure.hang_watcher.time", clock)
 
     def n_done() -> int:
         progress.begins("another")

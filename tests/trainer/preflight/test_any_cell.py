@@ -39,7 +39,7 @@ from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.rules import violations
 from sweep.core.cells.trainer_settings import TrainerSettings
 from trainer.device import devices
-from trainer.failure.rank_failure import RankProgress
+from trainer.failure.error_report import RankProgress
 from trainer.model import compilation, mxfp8
 from trainer.parallel import parallelize
 from trainer.parallel.mesh import build_mesh

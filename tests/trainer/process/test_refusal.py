@@ -12,7 +12,8 @@ from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import ERROR_GLOB, rank_error
 from tests.trainer.places import ranks
 from trainer import cli
-from trainer.failure.rank_failure import EXIT_REFUSED, ErrorReporter, RankProgress
+from trainer.failure.error_report import ErrorReporter, RankProgress
+from trainer.failure.process_exit import EXIT_REFUSED
 from trainer.process.ranks import Ranks, reports_at_once
 from trainer.process.refusal import Refusal
 

@@ -29,7 +29,8 @@ from torch.distributed.tensor import DTensor
 from sweep.core.cells.cell import Cell, cell_from_json
 from tests.trainer.emulated_flash import ring_on_cpu
 from trainer.device import devices
-from trainer.failure.rank_failure import RankProgress, leave
+from trainer.failure.error_report import RankProgress
+from trainer.failure.process_exit import leave
 from trainer.model import compilation
 from trainer.model.decoder import Block
 from trainer.model.init import plain_name

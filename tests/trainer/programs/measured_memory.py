@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from sweep.core.cells.cell import Cell, cell_from_json
 from trainer.device import devices
-from trainer.failure.rank_failure import leave
+from trainer.failure.process_exit import leave
 from trainer.process.ranks import Ranks
 from trainer.training import session
 from trainer.training.optimizer import ShardedAdamW

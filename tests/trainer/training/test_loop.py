@@ -25,7 +25,7 @@ from tests.trainer.processes import ROOT, torchrun
 from trainer.data.batches import Share, SyntheticTokens, stream
 from trainer.device import devices
 from trainer.device.clock import HostClock
-from trainer.failure.rank_failure import RankProgress
+from trainer.failure.error_report import RankProgress
 from trainer.process.ranks import Ranks
 from trainer.training import session
 from trainer.training.loop import Measurements, Trainee, train

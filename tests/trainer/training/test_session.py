@@ -42,7 +42,7 @@ def _hang(*_arguments: object, **_named: object) -> NoReturn:
 def _run(what: str, folder: Path) -> None:
     """One rank, on a CPU that pretends not to raise time-outs, in which one thing hangs."""
     from trainer.device import devices
-    from trainer.failure.rank_failure import ErrorReporter, RankProgress
+    from trainer.failure.error_report import ErrorReporter, RankProgress
     from trainer.process.ranks import Ranks
     from trainer.training import session
 

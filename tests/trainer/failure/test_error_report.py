@@ -19,7 +19,8 @@ from sweep.core.records.layout import node_error, rank_error
 from tests.commands import wait_for
 from tests.trainer.places import ranks
 from tests.trainer.processes import script
-from trainer.failure.rank_failure import EXIT_FAILED, ErrorReporter, RankProgress, living_children
+from trainer.failure.error_report import ErrorReporter, RankProgress
+from trainer.failure.process_exit import EXIT_FAILED, living_children
 
 
 def test_an_error_file_tells_step_memory_class_and_traceback(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(
         wait_for(lambda: seconds == 0 or (tmp_path / rank_error(0)).exists(), 30, "rank 0 speaks")
 
     clock = SimpleNamespace(sleep=until_the_first_has_spoken, time=time.time, monotonic=time.monotonic)
-    monkeypatch.setattr("trainer.failure.rank_failure.time", clock)
+    monkeypatch.setattr("trainer.failure.error_report.time", clock)
     reporters = [ErrorReporter(tmp_path, ranks(rank), RankProgress()) for rank in range(4)]
     threads = [threading.Thread(target=r.report, args=(ErrorClass.STOPPED, "stopped")) for r in reporters]
     for thread in threads:
@@ -124,7 +125,9 @@ def test_an_error_round_trips_through_its_file() -> None:
 _RANK = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from trainer.failure.rank_failure import HangWatcher, ErrorReporter, StopWatcher, RankProgress, reported
+from trainer.failure.error_report import ErrorReporter, RankProgress, reported
+from trainer.failure.hang_watcher import HangWatcher
+from trainer.failure.stop_watcher import StopWatcher
 from trainer.process.ranks import Ranks
 
 def slowly():
