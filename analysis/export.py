@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,30 +12,13 @@ from analysis.frame import to_frame
 from sweep.core.encoding.message import counted
 from sweep.core.grids.series import Envelope, SeriesKind
 from sweep.core.records.layout import FIGURES_DIR, TABLES_DIR
+from sweep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from analysis.table import Row, Table, Value
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Put a file in place whole: a reader sees the old content or the new, never a part.
-
-    Raises:
-        OSError: If the folder cannot be made or written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_tables(table: Table, out: Path) -> list[Path]:
@@ -48,7 +30,8 @@ def write_tables(table: Table, out: Path) -> list[Path]:
     written = []
     for suffix, render in EXPORTERS.items():
         path = out / TABLES_DIR / f"{table.sweep.grid}.{suffix}"
-        write_file(path, render(table).encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, render(table))
         written.append(path)
     return written
 

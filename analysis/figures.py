@@ -21,9 +21,10 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from analysis.export import figure_path, write_file
+from analysis.export import figure_path
 from analysis.table import is_on_cpu
 from sweep.core.grids.series import SeriesKind
+from sweep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +86,8 @@ def write_figures(table: Table, out: Path) -> list[Path]:
             content = io.BytesIO()
             figure.savefig(content, format=suffix, dpi=300, metadata=metadata)
             path = figure_path(table, out, suffix)
-            write_file(path, content.getvalue())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content.getvalue())
             written.append(path)
     return written
 

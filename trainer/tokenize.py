@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, Protocol
 
 import numpy as np
 
+from sweep.files import atomic_writer
 from trainer.data.tokens_file import DTYPES, HEADER, header
 
 if TYPE_CHECKING:
@@ -130,21 +130,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if out.suffix != ".bin" or not out.parent.is_dir():
         _refuse(f"--out {out}: give a file that ends in .bin, in a folder that exists.")
     encoder: Encoder = ByteEncoder() if arguments.tokenizer == BYTES else LibraryEncoder(arguments.tokenizer)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        with atomic_writer(out) as stream:
             n_of_texts, token_bytes = write(arguments.texts, encoder, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if not n_of_texts:
-            _refuse("the texts are empty: give some that are not.")
-        temporary.replace(out)
+            if not n_of_texts:
+                _refuse("the texts are empty: give some that are not.")
     except UnicodeDecodeError as error:
         _refuse(f"a text is not UTF-8: {error}")
     except OSError as error:
         _refuse(f"{error.filename or out}: {error.strerror or error}")
-    finally:
-        temporary.unlink(missing_ok=True)
     n_tokens = n_of_texts + len(arguments.texts) * len(encoder.end)
     print(f"{n_tokens} tokens of {token_bytes} bytes, vocabulary {encoder.vocab_size}: {out}")
     return 0

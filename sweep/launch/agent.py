@@ -10,8 +10,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from sweep.files import write_atomically
 from sweep.launch.exits import RankExit, render
-from sweep.launch.launcher import publish
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
                 RankExit(rank=rank, exit_code=failure.exitcode, time=failure.timestamp, local_rank=failure.local_rank)
                 for rank, failure in failures.items()
             ]
-            publish(file, render(exits))
+            write_atomically(file, render(exits))
         raise
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
-import uuid
 from typing import TYPE_CHECKING
 
 from sweep.core.jobs.claim import Claim
+from sweep.files import create_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +28,7 @@ def take(path: Path, claim: Claim) -> Claim:
         held = read(path)
         if held is not None:
             return held
-        if _link(path, claim.render()):
+        if create_atomically(path, claim.render()):
             return claim
         # A client that remembers that there was no such file forgets it in a moment.
         time.sleep(_PAUSE_S)
@@ -47,19 +46,3 @@ def read(path: Path) -> Claim | None:
         return Claim.parse(path.read_text())
     except FileNotFoundError:
         return None
-
-
-def _link(path: Path, text: str) -> bool:
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink(missing_ok=True)
-    return True

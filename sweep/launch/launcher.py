@@ -25,6 +25,7 @@ from sweep.core.records.attempt_file import AttemptFile
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_error, node_log, rank_error
 from sweep.core.settings.spec import Runner
+from sweep.files import write_atomically
 from sweep.launch.exits import Witness, explain, explain_agent, last_words, read
 from sweep.launch.memory import oom_kills
 
@@ -168,14 +169,14 @@ class Launcher:
 
     def _write(self) -> None:
         if self._node.node_rank == 0:
-            publish(self._folder / ATTEMPT_FILE, self._record.render())
+            write_atomically(self._folder / ATTEMPT_FILE, self._record.render())
 
     def _report(self, error_class: ErrorClass, message: str, at: float | None = None) -> None:
         print(f"launch: {message}", file=sys.stderr, flush=True)
         rank = self._node.node_rank
         caught_at = time.time() if at is None else at
         error = RankError(rank=None, node_rank=rank, time=caught_at, error_class=error_class, message=message)
-        publish(self._folder / node_error(rank), render_error(error))
+        write_atomically(self._folder / node_error(rank), render_error(error))
 
 
 def _log_to(path: Path) -> None:
@@ -193,16 +194,6 @@ def _is_free(port: int) -> bool:
         except OSError as error:
             return error.errno != errno.EADDRINUSE
     return True
-
-
-def publish(path: Path, text: str) -> None:
-    """Replace a file so that it is whole from the moment it can be seen."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 def _stopped(by: signal.Signals) -> tuple[ErrorClass, str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sweep.core.encoding.hostlist import expand_hostlist
 from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.submission import Submission
-from sweep.launch.launcher import publish
+from sweep.files import server_time, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,17 +102,11 @@ def ahead_of_files_s(folder: Path) -> float | None:
 
     A shared file system's server stamps them, so that two machines can compare their clocks over it.
     """
-    path = folder / f".probe-{uuid.uuid4().hex}"
     try:
-        before = time.time()
-        path.write_text("x")
-        after = time.time()
-        return (before + after) / 2 - path.stat().st_mtime
+        before, stamp, after = time.time(), server_time(folder), time.time()
+        return (before + after) / 2 - stamp
     except OSError:
         return None
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 def _imports(timeout_s: float) -> dict[str, Any]:
@@ -219,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         report |= {"node_rank": node.node_rank, "host": node.hosts[node.node_rank]}
         report |= meet(node, timeout_s=arguments.patience_s)
     report = {**examine(arguments.out), **report}
-    publish(arguments.out / report_name(report["node_rank"]), json.dumps(report, indent=1) + "\n")
+    write_atomically(arguments.out / report_name(report["node_rank"]), json.dumps(report, indent=1) + "\n")
     return 0
 
 

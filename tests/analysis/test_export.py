@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.export import significant, to_csv, to_markdown, to_text, write_file, write_tables
+from analysis.export import significant, to_csv, to_markdown, to_text, write_tables
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.grids.series import Envelope, SeriesKind
+from sweep.files import write_atomically
 from tests.analysis.factory import RunDir, table_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -125,9 +126,9 @@ def test_files_are_written_whole_and_leave_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_the_old_file_open_keeps_it_whole(tmp_path: Path) -> None:
-    write_file(tmp_path / "a.csv", b"old")
+    write_atomically(tmp_path / "a.csv", b"old")
     with (tmp_path / "a.csv").open("rb") as reader:
-        write_file(tmp_path / "a.csv", b"new")
+        write_atomically(tmp_path / "a.csv", b"new")
         assert reader.read() == b"old"
     assert (tmp_path / "a.csv").read_bytes() == b"new"
 
@@ -137,7 +138,7 @@ def test_a_write_that_fails_keeps_the_old_file_and_no_part_of_the_new(tmp_path: 
     target.mkdir(parents=True)
     (target / "in the way").touch()
     with pytest.raises(OSError, match=r"a\.csv"):
-        write_file(target, b"new")
+        write_atomically(target, b"new")
     assert [path.name for path in target.parent.iterdir()] == ["a.csv"]
 
 

@@ -15,8 +15,8 @@ from sweep.core.attempts.error_text import classify_text
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import rank_error
+from sweep.files import write_atomically
 from trainer.failure.process_exit import EXIT_FAILED, leave
-from trainer.process.files import publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,7 +150,7 @@ class ErrorReporter:
         )
         path = self._folder / rank_error(self._ranks.rank)
         try:
-            publish(path, render_error(error, exception=exception, traceback=trace))
+            write_atomically(path, render_error(error, exception=exception, traceback=trace))
         except OSError as failure:
             print(f"cannot write {path}: {failure}", file=sys.stderr, flush=True)
             return False

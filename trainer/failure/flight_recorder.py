@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sweep.core.records.layout import FLIGHT_PREFIX
-from trainer.process.files import publish_bytes
+from sweep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -43,7 +43,7 @@ def dump(folder: Path, rank: int) -> Path | None:
     with contextlib.suppress(Exception):
         trace = _trace()
         if trace:
-            publish_bytes(path, trace)
+            write_atomically(path, trace)
             return path
     return None
 

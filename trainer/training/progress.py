@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from sweep.core.records.layout import PROGRESS_FILE
 from sweep.core.records.progress import Progress
-from trainer.process.files import publish
+from sweep.files import write_atomically
 from trainer.training import console
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ProgressWriter:
         note = Progress(step=done, steps=self._steps, time=now, tokens_per_s=rate)
         # A note that cannot be written is no reason to lose a measurement.
         with contextlib.suppress(OSError):
-            publish(self._path, note.render(), durable=False)
+            write_atomically(self._path, note.render(), durable=False)
 
     def _tell(self, now: float, done: int) -> None:
         before, done_before = self._said

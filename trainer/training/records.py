@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from sweep.core.records.layout import RESULT_FILE, STEPS_FILE
 from sweep.core.records.result import Result
 from sweep.core.records.step import Step
+from sweep.files import write_atomically
 from trainer.device.devices import is_oversubscribed
 from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry
 from trainer.device.versions import fingerprint
-from trainer.process.files import publish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,8 +124,8 @@ def build_result(run: RunFacts, facts: Sequence[RankFacts], steps: Sequence[Step
 
 def write_records(folder: Path, steps: Sequence[Step], result: Result) -> None:
     """Write both files; once the result is there, everything is."""
-    publish(folder / STEPS_FILE, "".join(step.render() for step in steps))
-    publish(folder / RESULT_FILE, result.render())
+    write_atomically(folder / STEPS_FILE, "".join(step.render() for step in steps))
+    write_atomically(folder / RESULT_FILE, result.render())
 
 
 def _hosts(facts: Sequence[RankFacts]) -> tuple[str, ...]:

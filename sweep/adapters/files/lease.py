@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from sweep.core.records.layout import LEASE_FILE
+from sweep.files import create_atomically, server_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +74,6 @@ class Lease:
         self._path = run_dir / LEASE_FILE
         pid = os.getpid()
         self._me = Holder(host=socket.gethostname(), pid=pid, started=start_of(pid) or "", token=uuid.uuid4().hex)
-        self._server_time = 0.0
         self._stop = threading.Event()
         self._beat: threading.Thread | None = None
 
@@ -113,23 +113,14 @@ class Lease:
             )
 
     def _create(self) -> bool:
-        # Written beside and linked into place: the file is whole from its first moment, and link fails where one is.
-        draft = self._path.with_name(f"{LEASE_FILE}.{self._me.token}")
         body = {"host": self._me.host, "pid": self._me.pid, "started": self._me.started, "token": self._me.token}
-        draft.write_text(json.dumps(body))
-        # The clock that stamps heartbeats is the file server's; this host's may be minutes ahead of it.
-        self._server_time = draft.stat().st_mtime
-        try:
-            os.link(draft, self._path)
-        except FileExistsError:
-            return False
-        finally:
-            draft.unlink()
-        return True
+        return create_atomically(self._path, json.dumps(body))
 
     def _take_over_if_dead(self) -> None:
+        # The clock that stamps heartbeats is the file server's; this host's may be minutes ahead of it.
+        now = server_time(self._path.parent)
         holder = read_holder(self._path)
-        if holder is not None and _is_alive(holder, self._path, now=self._server_time):
+        if holder is not None and _is_alive(holder, self._path, now=now):
             raise LeaseHeldError(
                 f"{self._path.parent} is held by {holder}, which is running a sweep in it. "
                 "Wait for it, look at it with 'python -m sweep status', or stop it first."
@@ -141,11 +132,7 @@ class Lease:
         except FileNotFoundError:
             return
         found = read_holder(moved)
-        if (
-            found is not None
-            and (holder is None or found.token != holder.token)
-            and _is_alive(found, moved, now=self._server_time)
-        ):
+        if found is not None and (holder is None or found.token != holder.token) and _is_alive(found, moved, now=now):
             with contextlib.suppress(FileExistsError):
                 os.link(moved, self._path)
         moved.unlink()

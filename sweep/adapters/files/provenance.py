@@ -9,8 +9,9 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.run_directory import RunDirError, write_atomically
+from sweep.adapters.files.run_directory import RunDirError
 from sweep.core.jobs.environment import redacted_text
+from sweep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -36,6 +36,7 @@ from sweep.core.records.layout import (
 from sweep.core.records.progress import Progress
 from sweep.core.records.result import Result
 from sweep.core.records.sweep_file import SweepFile
+from sweep.files import write_atomically
 from sweep.launch.claim import read, take
 
 if TYPE_CHECKING:
@@ -300,36 +301,6 @@ def _parse_away(text: str) -> tuple[float, str]:
     if not isinstance(since, float) or not isinstance(words, str):
         raise RecordError(f"{AWAY_FILE} is damaged")
     return since, words
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that it is whole from the moment it can be seen: write beside it, fsync, rename.
-
-    Raises:
-        OSError: If it cannot be written; what was there before is untouched.
-    """
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        _sync_folder(path.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
-
-
-def _sync_folder(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def find_run_dirs(root: Path) -> list[Path]:

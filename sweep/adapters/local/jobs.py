@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.run_directory import write_atomically
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase, SchedulerState
 from sweep.core.encoding.codec import build
 from sweep.core.encoding.record import RecordError, parse_object, render
 from sweep.core.records.layout import attempt_dir
+from sweep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.run_directory import write_atomically
 from sweep.core.cells.trainer_settings import SYNTHETIC
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.records.preflight_record import Preflight
+from sweep.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

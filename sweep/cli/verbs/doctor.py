@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.doctor.machine import checks_here, interpreter
-from sweep.adapters.files.run_directory import RunDir, write_atomically
+from sweep.adapters.files.run_directory import RunDir
 from sweep.adapters.files.sources_snapshot import snapshot
 from sweep.cli.common import RUNS, consoles, load_spec
 from sweep.core.attempts.attempt import AttemptKey
@@ -24,6 +24,7 @@ from sweep.core.jobs.environment import scrubbed
 from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR, attempt_dir
 from sweep.core.settings.spec import Runner, SchedulerKind
+from sweep.files import write_atomically
 from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
 from sweep.usecases.doctor import Check, Probed, Verdict, examine, exit_code, not_checked, problem, run_probe
 from sweep.usecases.doctor_nodes import Expected, judge

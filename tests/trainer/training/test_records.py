@@ -11,10 +11,10 @@ import pytest
 from sweep.core.records.layout import RESULT_FILE, STEPS_FILE
 from sweep.core.records.result import Result
 from sweep.core.records.step import Step
+from sweep.files import write_atomically
 from tests.trainer.cells import cell, cell_file
 from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry
 from trainer.device.versions import fingerprint, fingerprint_fields, hash_sources, source_hash
-from trainer.process.files import publish
 from trainer.training import records
 from trainer.training.loop import Measurements
 from trainer.training.records import RankFacts, RunFacts, build_result, merge_steps, node_order
@@ -137,9 +137,9 @@ def test_the_result_is_written_last_and_reads_back(tmp_path: Path, monkeypatch: 
 
     def noted(path: Path, text: str) -> None:
         written.append(path.name)
-        publish(path, text)
+        write_atomically(path, text)
 
-    monkeypatch.setattr(records, "publish", noted)
+    monkeypatch.setattr(records, "write_atomically", noted)
     ranks = [facts(), facts(places=("gpu1",))]
     result = result_of(*ranks)
     records.write_records(tmp_path, merge_steps(FILE, ranks), result)

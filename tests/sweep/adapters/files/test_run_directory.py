@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters.files import run_directory as module
-from sweep.adapters.files.run_directory import RunDir, RunDirError, find_run_dirs, write_atomically
+from sweep.adapters.files.run_directory import RunDir, RunDirError, find_run_dirs
 from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import cell_id
 from sweep.core.encoding.record import RecordError
@@ -21,6 +21,7 @@ from sweep.core.records.layout import RESULT_FILE, SWEEP_FILE, attempt_dir, rank
 from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.spec import LaunchSpec
+from sweep.files import write_atomically
 from sweep.launch.claim import take
 from tests.fakes import CPU, result_of, submission_of, tiny_cell, weak_content
 

@@ -1,0 +1,109 @@
+"""Writes files so that a file that exists is complete: written beside its place, synced to disk, and then put there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+    """Replace a file: a reader sees the old content or all of the new, never a part.
+
+    Args:
+        path: The file; its folder must exist.
+        content: All of it; text is written as UTF-8.
+        durable: Whether to wait until it is on disk; a progress note is not worth that.
+
+    Raises:
+        OSError: If it cannot be written; the old file is untouched, and no draft is left.
+    """
+    with atomic_writer(path, durable=durable) as file:
+        file.write(_bytes(content))
+
+
+@contextlib.contextmanager
+def atomic_writer(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A new file, which replaces the one at the path once the block ends without an error.
+
+    Raises:
+        OSError: As :func:`write_atomically`.
+    """
+    with _draft(path, os.replace, durable=durable) as file:
+        yield file
+
+
+def create_atomically(path: Path, content: str | bytes) -> bool:
+    """Create a file; False if there is one already, which is untouched.
+
+    A hard link succeeds for exactly one of several processes, on NFS too, where an exclusive ``open`` may not.
+
+    Raises:
+        OSError: If it cannot be written; no draft is left.
+    """
+    try:
+        with _draft(path, _link) as file:
+            file.write(_bytes(content))
+    except FileExistsError:
+        return False
+    return True
+
+
+def server_time(folder: Path) -> float:
+    """Unix time by the clock that stamps the files of a folder; on a shared file system that is the server's.
+
+    Raises:
+        OSError: If no file can be made there.
+    """
+    probe = folder / f".time.{uuid.uuid4().hex}"
+    try:
+        probe.write_text("x")
+        return probe.stat().st_mtime
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+@contextlib.contextmanager
+def _draft(path: Path, place: Callable[[Path, Path], None], *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file beside the path, which is put in its place at the end of the block, or removed after an error."""
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        # Closed first: on NFS closing is what tells of a full disk where nothing was synced.
+        place(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _link(draft: Path, path: Path) -> None:
+    os.link(draft, path)
+    draft.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    # Some file systems cannot sync a folder; the file itself is on disk, and in its place.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
