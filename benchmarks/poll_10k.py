@@ -34,6 +34,7 @@ from sweep.core.attempts.attempt import AttemptKey, Phase
 from sweep.core.attempts.ledger import Reserved, Submitted
 from sweep.core.records.layout import attempt_dir
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
+from sweep.ports import ClusterView
 from sweep.usecases.reconcile import Reconciler
 from sweep.usecases.session import Session, Sources
 from tests.fakes import ListReporter, MemoryBlameBook
@@ -53,13 +54,15 @@ def _session(folder: Path) -> Session:
     )
     run_dir = RunDir(folder / "run")
     run_dir.create()
+    slurm = SlurmScheduler(SlurmSpec(), commands=SlurmCommands({"PATH": f"{folder}/bin:/usr/bin:/bin"}))
     session = Session(
         cells={},
         repeats=1,
         devices={},
         cluster=cluster,
         run_name="bench",
-        scheduler=SlurmScheduler(SlurmSpec(), commands=SlurmCommands({"PATH": f"{folder}/bin:/usr/bin:/bin"})),
+        scheduler=slurm,
+        view=ClusterView(reports=slurm, accounting=slurm, facts=slurm, diagnosis=slurm),
         ledger=LedgerFile(folder / "ledger.jsonl"),
         run_dir=run_dir,
         clock=SystemClock(),

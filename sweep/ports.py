@@ -1,13 +1,17 @@
-"""What the use cases need of the world: a scheduler, a ledger, a run directory, a clock."""
+"""The ports of the use cases: a cluster, a ledger, a run directory, a clock.
+
+Ports that only read and ports that act are different types: ``status`` is given none that acts.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sweep.core.attempts.attempt import AttemptKey, JobReport, JobRun, Outcome, RankError
+    from sweep.core.attempts.attempt import AttemptKey, JobReport, JobRun, RankError
     from sweep.core.attempts.blame import Blame
     from sweep.core.attempts.ledger import Event
     from sweep.core.jobs.submission import Submission
@@ -31,22 +35,22 @@ class SubmissionRejectedError(Exception):
     """The scheduler refused a submission: no job exists.
 
     Attributes:
-        is_transient: Whether the same submission may be taken later (a limit on submitted jobs).
-        leaves_no_node: Whether no nodes are left that are what it asks for, without those that it excludes.
+        is_transient: True if the same submission may be taken later (a limit on submitted jobs).
+        leaves_no_node: True if the nodes that it does not exclude are none that it can use.
     """
 
-    def __init__(self, words: str, *, is_transient: bool = False, leaves_no_node: bool = False) -> None:
-        """Keep the scheduler's own words."""
-        super().__init__(words)
+    def __init__(self, message: str, *, is_transient: bool = False, leaves_no_node: bool = False) -> None:
+        """Keep the scheduler's own message."""
+        super().__init__(message)
         self.is_transient, self.leaves_no_node = is_transient, leaves_no_node
 
 
 class SubmissionUncertainError(Exception):
-    """Whether the scheduler took a submission is not known; it must be looked up by its name."""
+    """The scheduler may have taken a submission or not; it must be looked up by its name."""
 
 
 class Intent(Protocol):
-    """What a submission is looked for by: as its own file has it, or the ledger where that is damaged."""
+    """A submission as it is looked for: its own file, or the ledger where that is damaged, has this."""
 
     @property
     def name(self) -> str:
@@ -64,16 +68,100 @@ class Intent(Protocol):
         ...
 
 
-class Scheduler(Protocol):
+# ------------------------------------------------------------------------------------------------ a cluster, only asked
+
+
+class JobReports(Protocol):
+    """Reads where jobs are."""
+
+    def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
+        """Job ids of a submission of so many tasks, from the id that they share (a claim names it)."""
+        ...
+
+    def poll(
+        self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
+    ) -> Mapping[str, JobReport]:
+        """Report on every job, in a fixed number of calls whatever their number.
+
+        Args:
+            job_ids: The jobs asked about; one that is unknown is :data:`sweep.core.attempts.attempt.ABSENT`.
+            since: Unix time before which none of them was submitted.
+            names: The submission's name by job. A job that has the id and another name is somebody else's: then the one
+                asked about is absent, and the report has that as its reason. No other absent job has a reason.
+
+        Raises:
+            SchedulerError: If it cannot be asked: then nothing is known.
+        """
+        ...
+
+
+class Accounting(Protocol):
+    """Reads the runs of jobs that were requeued."""
+
+    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
+        """All runs of jobs that may have been requeued under their ids, the first first; unknown jobs are left out.
+
+        Args:
+            job_ids: The jobs asked about.
+            since: Unix time before which none of them was submitted.
+
+        Raises:
+            SchedulerError: If it cannot be asked: then nothing is known.
+        """
+        ...
+
+
+class ClusterFacts(Protocol):
+    """Reads what a cluster is and allows."""
+
+    def own_name(self) -> str | None:
+        """The cluster's own name; None where it has none, or does not say it now."""
+        ...
+
+    def site(self) -> Site:
+        """The limits of the cluster just now, as far as it says or has said before.
+
+        Raises:
+            SchedulerError: If it cannot be reached, and never was.
+        """
+        ...
+
+    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """Of these nodes, those out of service, with the scheduler's reason; empty where it cannot be asked."""
+        ...
+
+
+class Diagnosis(Protocol):
+    """Reads why a job ended where the scheduler itself no longer says it."""
+
+    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+        """Report how the scheduler ended a job, by the lines it wrote into the job's log; None where it wrote none.
+
+        Args:
+            run_dir: The run directory.
+            submission: Name of the submission.
+            job_id: The job.
+            since: Unix time before which nothing counts: when the job's last run began.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterView:
+    """A cluster that can be asked and takes no orders; what it cannot tell is None."""
+
+    reports: JobReports
+    accounting: Accounting | None = None
+    facts: ClusterFacts | None = None
+    diagnosis: Diagnosis | None = None
+
+
+class Scheduler(JobReports, Protocol):
     """Runs submissions as jobs."""
 
     @property
     def keeps_jobs(self) -> bool:
-        """Whether jobs go on after this process has ended."""
-        ...
-
-    def own_name(self) -> str | None:
-        """What the cluster calls itself; None where it has no name, or does not say it now."""
+        """True if jobs go on after this process has ended."""
         ...
 
     def submit(self, submission: Submission) -> tuple[str, ...]:
@@ -89,72 +177,10 @@ class Scheduler(Protocol):
     def find(self, submission: Intent) -> tuple[str, ...] | None:
         """Job ids of a submission by its name; None where the scheduler has never heard of it.
 
-        Raises:
-            SchedulerError: If it cannot be asked: then nothing is known.
-        """
-        ...
-
-    def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
-        """Job ids of a submission of so many tasks, from the id that they share (a claim names it)."""
-        ...
-
-    def poll(
-        self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
-    ) -> Mapping[str, JobReport]:
-        """What is known of each job, in a fixed number of calls whatever their number.
-
-        Args:
-            job_ids: The jobs asked about; each is in the answer, by
-                :data:`sweep.core.attempts.attempt.ABSENT` where unknown.
-            since: Unix time before which none of them was submitted.
-            names: By job its submission's name: what has its id and is not of that submission is another job. Then
-                this one is absent, with the reason; of nothing else that is absent there is a reason.
+        A half-written submission is removed. So this is a port that acts.
 
         Raises:
             SchedulerError: If it cannot be asked: then nothing is known.
-        """
-        ...
-
-    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
-        """All runs of jobs that may have been requeued under their ids, the first first.
-
-        Args:
-            job_ids: The jobs asked about; one of which that is not known is left out.
-            since: Unix time before which none of them was submitted.
-
-        Raises:
-            SchedulerError: If it cannot be asked: then nothing is known.
-        """
-        ...
-
-    def site(self) -> Site:
-        """What the cluster allows just now, as far as it says or has said before.
-
-        Raises:
-            SchedulerError: If it cannot be reached, and never was.
-        """
-        ...
-
-    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Of these nodes, those out of service, with the scheduler's reason; empty where it cannot be asked."""
-        ...
-
-    def is_hopeless(self, report: JobReport) -> bool:
-        """Whether a waiting job's reason is one that no waiting cures."""
-        ...
-
-    def outcome_of(self, report: JobReport) -> Outcome | None:
-        """What the state's word means, where it is specific."""
-        ...
-
-    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
-        """How the scheduler itself ended a job, by what it wrote into the job's log; None where it wrote nothing.
-
-        Args:
-            run_dir: The run directory.
-            submission: Name of the submission.
-            job_id: The job.
-            since: Unix time before which nothing counts: when the job's last run began.
         """
         ...
 
@@ -162,12 +188,12 @@ class Scheduler(Protocol):
         """Ask for the end of jobs, which may take a while; those that are over already are no error.
 
         Args:
-            jobs: Job ids with the names of their submissions: what has the id and is of no such submission, or
-                another user's, is left alone.
-            only_pending: Leave those alone that have begun.
+            jobs: Names of submissions by job id. A job that has the id and is of no such submission, or another
+                user's, is left alone.
+            only_pending: Leave jobs alone that have begun.
 
         Returns:
-            What was left alone, in words; empty where nothing had to be.
+            A message for each job that was left alone.
 
         Raises:
             SchedulerError: If it cannot be asked.
@@ -175,28 +201,15 @@ class Scheduler(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave: end what cannot go on without this process, and wait until it has ended."""
+        """Leave: end the jobs that cannot go on without this process, and wait until they have ended."""
         ...
 
 
-class Ledger(Protocol):
-    """Append-only events with one writer."""
-
-    def read(self) -> tuple[Sequence[Event], Sequence[str]]:
-        """All events, and what is wrong with the lines that are none."""
-        ...
-
-    def append(self, event: Event) -> None:
-        """Write one event; on return it is on disk.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
-        ...
+# ------------------------------------------------------------------------------------------------------ a run directory
 
 
-class RunDirectory(Protocol):
-    """Reading and publishing in a run directory."""
+class RunRecords(Protocol):
+    """Reads the records of a run directory."""
 
     @property
     def path(self) -> str:
@@ -205,14 +218,6 @@ class RunDirectory(Protocol):
 
     def sweep_file(self) -> SweepFile | None:
         """The content of ``sweep.json``; None where there is none yet."""
-        ...
-
-    def publish_sweep_file(self, content: SweepFile) -> None:
-        """Replace ``sweep.json``."""
-        ...
-
-    def publish_submission(self, submission: Submission, cells: Iterable[CellFile]) -> None:
-        """Write the cell file of every attempt and then the submission's file, all on disk on return."""
         ...
 
     def submission_names(self) -> Sequence[str]:
@@ -229,22 +234,13 @@ class RunDirectory(Protocol):
         ...
 
     def job_that_began(self, name: str) -> str | None:
-        """The job that runs a submission (the id that its tasks share), by its own claim.
+        """The job that claimed a submission (the id that its tasks share); None: no job has begun.
 
-        None where none has begun, and empty where none ever will: the submission was withdrawn.
+        An empty claim is a withdrawal: no job ever begins.
 
         Raises:
             RecordError: If the claim is damaged.
             OSError: If it cannot be read.
-        """
-        ...
-
-    def withdraw(self, name: str) -> str:
-        """See to it that no job begins a submission from now on; gives the job that has begun before, empty: none.
-
-        Raises:
-            RecordError: If the claim that is there is damaged.
-            OSError: If it can be neither written nor read.
         """
         ...
 
@@ -256,28 +252,49 @@ class RunDirectory(Protocol):
         """Error files of an attempt's latest restart."""
         ...
 
+    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
+        """The launcher's file of an attempt's latest run; None where there is none that can be read."""
+        ...
+
     def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
-        """What the launchers of an attempt's earlier runs under the same job id wrote, the first first."""
+        """The launchers' files of an attempt's earlier runs under the same job id, the first first."""
         ...
 
     def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
-        """Unix time at which an attempt's run, by how often the job had run before, last wrote a file."""
-        ...
-
-    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
-        """What the launcher wrote; None where it has not, or not readably."""
+        """Unix time at which one run of an attempt last wrote a file; ``restart`` counts the runs before it."""
         ...
 
     def progress(self, key: AttemptKey) -> Progress | None:
-        """The step a running trainer is at; None where it has not said."""
-        ...
-
-    def publish_away(self, since: float | None, words: str) -> None:
-        """Say for ``status`` since when (Unix time) the scheduler has not been reached, and its words; None: it is."""
+        """The step that a running trainer is at; None where it has not said."""
         ...
 
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         """Requests of ``sweep cancel`` made while another process holds the run: their names and cell ids."""
+        ...
+
+
+class RunDirectory(RunRecords, Protocol):
+    """Reads and publishes records in a run directory."""
+
+    def publish_sweep_file(self, content: SweepFile) -> None:
+        """Replace ``sweep.json``."""
+        ...
+
+    def publish_submission(self, submission: Submission, cells: Iterable[CellFile]) -> None:
+        """Write the cell file of every attempt and then the submission's file, all on disk on return."""
+        ...
+
+    def withdraw(self, name: str) -> str:
+        """See to it that no job begins a submission from now on; gives the job that has begun before, empty: none.
+
+        Raises:
+            RecordError: If the claim that is there is damaged.
+            OSError: If it can be neither written nor read.
+        """
+        ...
+
+    def publish_away(self, since: float | None, message: str) -> None:
+        """Tell ``status`` since when (Unix time) the scheduler has not been reached; None: it is reached."""
         ...
 
     def drop_cancel_request(self, name: str) -> None:
@@ -285,8 +302,24 @@ class RunDirectory(Protocol):
         ...
 
 
+class Ledger(Protocol):
+    """Appends events, of one writer."""
+
+    def read(self) -> tuple[Sequence[Event], Sequence[str]]:
+        """All events, and what is wrong with the lines that are none."""
+        ...
+
+    def append(self, event: Event) -> None:
+        """Write one event; on return it is on disk.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        ...
+
+
 class BlameBook(Protocol):
-    """Evidence against nodes of one cluster, shared by all runs of a user."""
+    """Keeps evidence against nodes of one cluster, shared by all runs of a user."""
 
     def read(self) -> Sequence[Blame]:
         """All that was ever written and can be read."""
@@ -298,7 +331,7 @@ class BlameBook(Protocol):
 
 
 class Clock(Protocol):
-    """Time."""
+    """Tells the time."""
 
     def now(self) -> float:
         """Unix time."""

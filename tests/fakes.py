@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sweep.core.attempts.attempt import ABSENT, AttemptKey, JobReport, JobRun, Outcome, Phase, RankError, slurm_state
+from sweep.core.attempts.attempt import ABSENT, AttemptKey, JobReport, JobRun, Phase, RankError, slurm_state
 from sweep.core.attempts.blame import Blame
 from sweep.core.attempts.ledger import Event, parse_event, render_event
 from sweep.core.attempts.verdict import Verdict
@@ -26,7 +26,7 @@ from sweep.core.records.result import Result
 from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.site import UNLIMITED, Site
 from sweep.core.settings.spec import LaunchSpec
-from sweep.ports import Intent
+from sweep.ports import ClusterView, Intent
 
 TINY = ModelShape(name="tiny", n_layers=2, hidden=32, n_heads=4, n_kv_heads=2, ffn_hidden=64, vocab_size=128)
 CPU = Device(name="cpu", type="cpu")
@@ -233,8 +233,8 @@ class MemoryRunDirectory:
     def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
         return self.signs.get((key, restart))
 
-    def publish_away(self, since: float | None, words: str) -> None:
-        self.away = None if since is None else (since, words)
+    def publish_away(self, since: float | None, message: str) -> None:
+        self.away = None if since is None else (since, message)
 
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         return list(self.requests.items())
@@ -277,6 +277,10 @@ class FakeScheduler:
     """By which jobs end; by default all at one time."""
     _next: int = 100
 
+    @property
+    def view(self) -> ClusterView:
+        return ClusterView(reports=self, accounting=self, facts=self, diagnosis=self)
+
     def own_name(self) -> str | None:
         return None
 
@@ -310,7 +314,7 @@ class FakeScheduler:
         if self.poll_error is not None:
             raise self.poll_error
         others = {job: replace(ABSENT, reason=f"{job} is another's") for job in self.not_ours if job in (names or {})}
-        return {job: others.get(job) or self.states.get(job, ABSENT) for job in job_ids}
+        return {job: others.get(job) or _with_meaning(self.states.get(job, ABSENT)) for job in job_ids}
 
     def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
         self.asked_for_runs += 1
@@ -324,16 +328,10 @@ class FakeScheduler:
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
         return {node: reason for node, reason in self.out_of_service.items() if node in nodes}
 
-    def is_hopeless(self, report: JobReport) -> bool:
-        return report.reason == "PartitionTimeLimit"
-
-    def outcome_of(self, report: JobReport) -> Outcome | None:
-        return slurm_state(report.state).outcome
-
     def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         report = self.logs.get(job_id)
         assert report is None or report.ended_at is not None
-        return report if report is not None and (report.ended_at or 0.0) >= since else None
+        return _with_meaning(report) if report is not None and (report.ended_at or 0.0) >= since else None
 
     def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         if self.cancel_error is not None:
@@ -361,6 +359,11 @@ class FakeScheduler:
 
     def live_jobs(self) -> list[str]:
         return [job for job, report in self.states.items() if report.phase in (Phase.PENDING, Phase.RUNNING)]
+
+
+def _with_meaning(report: JobReport) -> JobReport:
+    is_hopeless = report.reason == "PartitionTimeLimit"
+    return replace(report, outcome=slurm_state(report.state).outcome, is_hopeless=is_hopeless)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from sweep.adapters.files.provenance import collect
 from sweep.adapters.files.sources_snapshot import packages_root, snapshot
 from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import SchedulerKind, SlurmSpec
-from sweep.ports import SchedulerError
+from sweep.ports import ClusterView, SchedulerError
 from sweep.usecases.look import Look, look_over
 from sweep.usecases.session import Session, Sources
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from sweep.adapters.files.lease import Lease
     from sweep.adapters.files.run_directory import RunDir
+    from sweep.adapters.slurm.scheduler import SlurmScheduler
     from sweep.core.attempts.attempt import JobReport
     from sweep.core.attempts.history import History
     from sweep.core.cells.cell import Cell
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from sweep.usecases.session import Reporter
 
 
-def scheduler_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -> Scheduler:
-    """The scheduler that a cluster names.
+def cluster_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -> tuple[Scheduler, ClusterView]:
+    """The scheduler that a cluster names, and what else can be asked of the cluster.
 
     Args:
         cluster: The cluster.
@@ -49,10 +50,16 @@ def scheduler_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True)
     if cluster.scheduler is SchedulerKind.SLURM:
         from sweep.adapters.slurm.scheduler import SlurmScheduler
 
-        return SlurmScheduler(cluster.slurm)
+        slurm = SlurmScheduler(cluster.slurm)
+        return slurm, _slurm_view(slurm, cluster.slurm)
     from sweep.adapters.local.scheduler import LocalScheduler
 
-    return LocalScheduler(Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells, starts=starts)
+    local = LocalScheduler(Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells, starts=starts)
+    return local, ClusterView(reports=local)
+
+
+def _slurm_view(slurm: SlurmScheduler, spec: SlurmSpec) -> ClusterView:
+    return ClusterView(reports=slurm, accounting=slurm if spec.sacct else None, facts=slurm, diagnosis=slurm)
 
 
 def look_over_run(history: History, content: SweepFile, run_dir: RunDir) -> Look:
@@ -60,10 +67,10 @@ def look_over_run(history: History, content: SweepFile, run_dir: RunDir) -> Look
     if not any(attempt.job_id is not None for attempt in history.in_flight()):
         return Look(reports={}, unrecorded=frozenset())
     try:
-        scheduler = _scheduler_to_ask(content, run_dir)
+        scheduler, view = _cluster_to_ask(content, run_dir)
     except SchedulerError as error:
         return Look(reports={}, unrecorded=frozenset(), problem=str(error))
-    return look_over(history, run_dir=run_dir, scheduler=scheduler, clock=SystemClock())
+    return look_over(history, run_dir=run_dir, scheduler=scheduler, view=view, clock=SystemClock())
 
 
 def look_at_queue(history: History, content: SweepFile, run_dir: RunDir) -> Look:
@@ -73,19 +80,23 @@ def look_at_queue(history: History, content: SweepFile, run_dir: RunDir) -> Look
     if flying and content.scheduler == SchedulerKind.SLURM:
         since = min(attempt.reserved_at for attempt in flying)
         with suppress(SchedulerError):  # who watches says so where it is away
-            scheduler = _scheduler_to_ask(content, run_dir)
-            reports = scheduler.poll([str(attempt.job_id) for attempt in flying], since=since)
+            reports = _cluster_to_ask(content, run_dir)[1].reports.poll(
+                [str(attempt.job_id) for attempt in flying], since=since
+            )
     return Look(reports=reports, unrecorded=frozenset())
 
 
-def _scheduler_to_ask(content: SweepFile, run_dir: RunDir) -> Scheduler:
+def _cluster_to_ask(content: SweepFile, run_dir: RunDir) -> tuple[Scheduler, ClusterView]:
     if content.scheduler == SchedulerKind.SLURM:
         from sweep.adapters.slurm.scheduler import SlurmScheduler
 
-        return SlurmScheduler(SlurmSpec(sacct=content.accounting))
+        spec = SlurmSpec(sacct=content.accounting)
+        slurm = SlurmScheduler(spec)
+        return slurm, _slurm_view(slurm, spec)
     from sweep.adapters.local.scheduler import LocalScheduler
 
-    return LocalScheduler(Path(run_dir.path), drives=False)
+    local = LocalScheduler(Path(run_dir.path), drives=False)
+    return local, ClusterView(reports=local)
 
 
 def session_for(
@@ -98,6 +109,7 @@ def session_for(
     run_dir: RunDir,
     lease: Lease,
     scheduler: Scheduler,
+    view: ClusterView,
     reporter: Reporter,
     command: Sequence[str],
     policy: Policy,
@@ -114,6 +126,7 @@ def session_for(
         cluster=cluster,
         run_name=f"{content.grid}-{cluster.name}",
         scheduler=scheduler,
+        view=view,
         ledger=LedgerFile(path / LEDGER_FILE),
         run_dir=run_dir,
         clock=SystemClock(),

@@ -67,7 +67,7 @@ class Endings:
             result_problem=problem,
             cancelled_by_user=attempt.is_cancel_requested,
             report=report,
-            outcome_of_state=session.scheduler.outcome_of(report),
+            outcome_of_state=report.outcome,
             stop=self._stops.standing(attempt, report),
             errors=errors,
             exit_codes={} if launched is None or launched.exit_code is None else {0: launched.exit_code},
@@ -106,13 +106,13 @@ class Endings:
 
     def _with_last_words(self, attempt: AttemptState, report: JobReport, launched: AttemptFile | None) -> JobReport:
         """The report, or where it does not say why a job ended, what the scheduler wrote of that into the job's log."""
-        scheduler = self._session.scheduler
+        diagnosis = self._session.view.diagnosis
         is_over = report.phase in (Phase.ENDED, Phase.ABSENT)
-        if not is_over or report.state == "COMPLETED" or scheduler.outcome_of(report) is not None:
+        if not is_over or report.state == "COMPLETED" or report.outcome is not None or diagnosis is None:
             return report
         since = 0.0 if launched is None else launched.started_at
         # The log has whole seconds.
-        said = scheduler.last_words(
+        said = diagnosis.last_words(
             self._session.run_dir.path, attempt.submission, str(attempt.job_id), since=since - 1.0
         )
         if said is None:
@@ -120,6 +120,7 @@ class Endings:
         return replace(
             report,
             state=said.state,
+            outcome=said.outcome,
             reason=said.reason,
             nodes=report.nodes or (() if launched is None else launched.hosts),
             at_fault=said.at_fault,
@@ -131,7 +132,8 @@ class Endings:
     ) -> list[str]:
         """Nodes at fault: those that the scheduler has out of service or names, or the one whose device failed."""
         if verdict.outcome is Outcome.NODE_FAIL:
-            out_of_service = sorted(self._session.scheduler.unhealthy(report.nodes))
+            facts = self._session.view.facts
+            out_of_service = [] if facts is None else sorted(facts.unhealthy(report.nodes))
             # Of several nodes that are all well again, and none of them named, nobody can say which it was.
             named = report.at_fault or (report.nodes if len(report.nodes) == 1 else ())
             return out_of_service or list(named)

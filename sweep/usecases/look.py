@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from sweep.core.settings.policy import Policy
-from sweep.core.settings.site import UNLIMITED
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind
 from sweep.ports import SchedulerError
 from sweep.usecases.queue import reports_of
@@ -17,14 +16,13 @@ from sweep.usecases.session import Session, Sources
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from sweep.core.attempts.attempt import AttemptKey, JobReport, JobRun, Outcome
+    from sweep.core.attempts.attempt import AttemptKey, JobReport
     from sweep.core.attempts.blame import Blame
     from sweep.core.attempts.history import History
     from sweep.core.attempts.ledger import Event
     from sweep.core.attempts.verdict import Verdict
     from sweep.core.jobs.submission import Submission
-    from sweep.core.settings.site import Site
-    from sweep.ports import Clock, Intent, RunDirectory, Scheduler
+    from sweep.ports import Clock, ClusterView, Intent, RunDirectory, Scheduler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,13 +41,16 @@ class Look:
     problem: str = ""
 
 
-def look_over(history: History, *, run_dir: RunDirectory, scheduler: Scheduler, clock: Clock) -> Look:
+def look_over(
+    history: History, *, run_dir: RunDirectory, scheduler: Scheduler, view: ClusterView, clock: Clock
+) -> Look:
     """Bring a history up to date in memory.
 
     Args:
         history: As the ledger has it; changed.
         run_dir: Only read.
         scheduler: Only asked.
+        view: Only asked.
         clock: Tells the time.
     """
     flying = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
@@ -59,13 +60,13 @@ def look_over(history: History, *, run_dir: RunDirectory, scheduler: Scheduler, 
         reports = reports_of(flying, history=history, scheduler=scheduler, run_dir=run_dir)
     except SchedulerError as error:
         problem = str(error)
-    session = _session(history, run_dir, scheduler, clock)
+    session = _session(history, run_dir, scheduler, view, clock)
     Reconciler(session).settle_by(flying, reports)
     ended = frozenset(attempt.key for attempt in flying if not attempt.in_flight)
     return Look(reports=reports or {}, unrecorded=ended, problem=problem)
 
 
-def _session(history: History, run_dir: RunDirectory, scheduler: Scheduler, clock: Clock) -> Session:
+def _session(history: History, run_dir: RunDirectory, scheduler: Scheduler, view: ClusterView, clock: Clock) -> Session:
     """A session in which nothing waits for anything, and that leaves no trace."""
     cluster = ClusterSpec(
         name="",
@@ -84,6 +85,7 @@ def _session(history: History, run_dir: RunDirectory, scheduler: Scheduler, cloc
         cluster=cluster,
         run_name="",
         scheduler=_OnlyAsked(scheduler),
+        view=view,
         ledger=_Forgetful(),
         run_dir=cast("RunDirectory", _OnlyRead(run_dir)),
         clock=clock,
@@ -155,9 +157,6 @@ class _OnlyAsked:
     def keeps_jobs(self) -> bool:
         return self.real.keeps_jobs
 
-    def own_name(self) -> str | None:
-        return self.real.own_name()
-
     def submit(self, submission: Submission) -> tuple[str, ...]:
         raise SchedulerError("nothing is submitted by a look")
 
@@ -171,24 +170,6 @@ class _OnlyAsked:
         self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
     ) -> Mapping[str, JobReport]:
         return self.real.poll(job_ids, since=since, names=names)
-
-    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
-        return self.real.runs_of(job_ids, since=since)
-
-    def site(self) -> Site:
-        return UNLIMITED
-
-    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
-        return self.real.unhealthy(nodes)
-
-    def is_hopeless(self, report: JobReport) -> bool:
-        return False
-
-    def outcome_of(self, report: JobReport) -> Outcome | None:
-        return self.real.outcome_of(report)
-
-    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
-        return self.real.last_words(run_dir, submission, job_id, since=since)
 
     def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         return ()

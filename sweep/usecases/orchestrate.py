@@ -105,7 +105,8 @@ class Orchestrator:
             SchedulerError: If it was never reached, and nothing is in flight that would have to be watched.
         """
         try:
-            before, self._site = self._site, self.session.scheduler.site()
+            facts = self.session.view.facts
+            before, self._site = self._site, UNLIMITED if facts is None else facts.site()
         except SchedulerError as error:
             if not self.session.contact.was_reached and not any(self.session.history.in_flight()):
                 raise

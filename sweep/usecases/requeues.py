@@ -137,11 +137,11 @@ class Requeues:
         return latest.started_at < began and ended < began + _CLOCKS_DIFFER_S
 
     def _runs_of(self, attempts: Sequence[AttemptState]) -> Mapping[str, Sequence[JobRun]]:
-        if not attempts:
+        if not attempts or self._session.view.accounting is None:
             return {}
         since = min(attempt.reserved_at for attempt in attempts)
         try:
-            return self._session.scheduler.runs_of([str(attempt.job_id) for attempt in attempts], since=since)
+            return self._session.view.accounting.runs_of([str(attempt.job_id) for attempt in attempts], since=since)
         except SchedulerError:
             return {}  # its files tell
 

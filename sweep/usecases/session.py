@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sweep.core.cells.device import Device
     from sweep.core.jobs.submission import Submission
     from sweep.core.settings.spec import ClusterSpec
-    from sweep.ports import BlameBook, Clock, Ledger, RunDirectory, Scheduler, SchedulerError
+    from sweep.ports import BlameBook, Clock, ClusterView, Ledger, RunDirectory, Scheduler, SchedulerError
 
 
 class Reporter(Protocol):
@@ -60,6 +60,7 @@ class Session:
         cluster: Where they run.
         run_name: Grid and cluster: the start of job names.
         scheduler: Runs them.
+        view: What else the cluster can be asked.
         ledger: Remembers.
         run_dir: Holds the records.
         clock: Tells the time.
@@ -82,6 +83,7 @@ class Session:
     cluster: ClusterSpec
     run_name: str
     scheduler: Scheduler
+    view: ClusterView
     ledger: Ledger
     run_dir: RunDirectory
     clock: Clock

@@ -71,7 +71,7 @@ class Stops:
             return stop
         if job in self._lapsed:
             return None
-        if self._session.scheduler.outcome_of(report) is Outcome.CANCELLED:
+        if report.outcome is Outcome.CANCELLED:
             return stop  # it was heard, be it just as the job began
         began = report.started_at
         if began is None and job not in self._requested:  # a process before this one may have seen it begin

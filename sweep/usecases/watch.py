@@ -59,7 +59,7 @@ class Watch:
             self._session.reporter.note(f"job {job} waits: {report.reason}; {hint}")
         if not hint:
             self._held.forget(job)
-        if not self._session.scheduler.is_hopeless(report):
+        if not report.is_hopeless:
             self._hopeless.forget(job)
         elif self._hopeless.lasting(job, now) >= policy.hopeless_after_s:
             self._stops.request(attempt, StopKind.HOPELESS, f"it would have waited for ever: {report.reason}")

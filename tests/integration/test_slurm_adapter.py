@@ -216,7 +216,7 @@ def test_a_cancelled_job_ends_and_cancelling_it_again_is_no_error(slurm: SlurmUn
     watch(on, jobs, is_running)
     on.cancel(dict.fromkeys(jobs[:2], submitted.name))
     reports = watch(on, jobs[:2], has_ended)
-    assert {on.outcome_of(report) for report in reports.values()} == {Outcome.CANCELLED}
+    assert {report.outcome for report in reports.values()} == {Outcome.CANCELLED}
     assert on.poll(jobs[2:], since=time.time())[jobs[2]].phase is Phase.RUNNING
     for _ in range(2):
         on.cancel(dict.fromkeys(jobs, submitted.name))
@@ -257,7 +257,7 @@ def test_a_job_that_slurm_records_while_refusing_it_counts_as_rejected(slurm: Sl
     if found is None:
         pytest.skip("this version of Slurm keeps no record of what it refuses")
     report = on.poll(found, since=refused.created_at)[found[0]]
-    assert on.outcome_of(report) is Outcome.REJECTED_BY_SCHEDULER
+    assert report.outcome is Outcome.REJECTED_BY_SCHEDULER
 
 
 def test_a_submit_limit_is_a_refusal_that_passes(slurm: SlurmUnderTest, run_dir: Path) -> None:
@@ -289,4 +289,4 @@ def test_a_job_past_its_time_is_a_timeout(slurm: SlurmUnderTest, run_dir: Path) 
     soon = datetime.now() + timedelta(seconds=15)
     slurm.run("scontrol", "update", f"jobid={jobs[0]}", f"EndTime={soon.isoformat(timespec='seconds')}")
     (report,) = watch(on, jobs, has_ended, timeout_s=120).values()
-    assert on.outcome_of(report) is Outcome.TIMEOUT
+    assert report.outcome is Outcome.TIMEOUT

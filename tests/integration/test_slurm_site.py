@@ -118,10 +118,10 @@ def test_a_job_above_its_qos_walltime_is_hopeless_and_one_that_is_held_is_not(
     too_long = slurm.sbatch("true", "--mem=10", f"--qos={name}", "--time=10")
     held = slurm.sbatch("true", "--mem=10", f"--qos={name}", "--time=2", "--hold")
     since = time.time()
-    eventually(lambda: on.is_hopeless(on.poll([too_long], since=since)[too_long]), True)
+    eventually(lambda: on.poll([too_long], since=since)[too_long].is_hopeless, True)
     report = on.poll([held], since=since)[held]
     assert report.phase is Phase.PENDING
-    assert not on.is_hopeless(report)
+    assert not report.is_hopeless
 
 
 def test_a_controller_that_never_answered_is_one_clear_error(slurm: SlurmUnderTest) -> None:

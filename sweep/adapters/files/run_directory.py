@@ -236,14 +236,14 @@ class RunDir:
         """The step a running trainer is at; None where it has not said."""
         return _read(self._restarts(key)[0] / PROGRESS_FILE, Progress.parse)
 
-    def publish_away(self, since: float | None, words: str) -> None:
+    def publish_away(self, since: float | None, message: str) -> None:
         """Say since when the scheduler has not been reached; None: it is. What cannot be written is no error."""
         path = self._path / AWAY_FILE
         with contextlib.suppress(OSError):
             if since is None:
                 path.unlink(missing_ok=True)
             else:
-                write_atomically(path, render("scheduler-away", {"since": since, "words": words}))
+                write_atomically(path, render("scheduler-away", {"since": since, "words": message}))
 
     def away(self) -> tuple[float, str] | None:
         """Since when the scheduler has not been reached, and its words; None where it is, as far as anybody knows."""

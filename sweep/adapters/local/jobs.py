@@ -140,6 +140,7 @@ class LocalJob:
             exit_code=next((code for code in codes if code != 0), codes[0] if codes else None),
             started_at=self.started_at,
             ended_at=self.ended_at,
+            outcome=LOCAL_STATES[self.state].outcome,
         )
 
 

@@ -19,14 +19,13 @@ from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.records.attempt_file import AttemptFile
 from sweep.core.records.layout import ATTEMPT_FILE, SUBMISSION_LOGS_DIR
-from sweep.core.settings.site import UNLIMITED, Site
 from sweep.ports import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from sweep.core.attempts.attempt import JobReport, JobRun, Outcome
+    from sweep.core.attempts.attempt import JobReport
     from sweep.core.jobs.submission import Submission
     from sweep.ports import Intent
 
@@ -80,10 +79,6 @@ class LocalScheduler:
         """Nobody would end, or start, jobs once this process has left."""
         return False
 
-    def own_name(self) -> str | None:
-        """This machine is known by its configuration's name."""
-        return None
-
     def submit(self, submission: Submission) -> tuple[str, ...]:
         """Queue a submission's jobs.
 
@@ -132,30 +127,6 @@ class LocalScheduler:
             raise SchedulerError(f"the local cluster cannot write its state: {error}") from error
         known = self._known()
         return {job_id: known[job_id].report if job_id in known else ABSENT for job_id in job_ids}
-
-    def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
-        """None: nothing is requeued here."""
-        return {}
-
-    def site(self) -> Site:
-        """This machine sets no limits but its own capacity, which :meth:`poll` minds."""
-        return UNLIMITED
-
-    def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """This machine is in service, or nobody would ask."""
-        return {}
-
-    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
-        """None: what ended a process of this machine, its launcher writes."""
-        return None
-
-    def is_hopeless(self, report: JobReport) -> bool:
-        """A job here waits for nothing but its turn."""
-        return False
-
-    def outcome_of(self, report: JobReport) -> Outcome | None:
-        """What the state's word means, where it is specific."""
-        return LOCAL_STATES[State(report.state)].outcome if report.state in LOCAL_STATES else None
 
     def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         """End jobs, or of these only those that have not begun; on return none of their processes is left.

@@ -1,4 +1,4 @@
-"""The scheduler port over Slurm: submitit submits; squeue and sacct tell the truth."""
+"""The ports of a cluster over Slurm: submitit submits; squeue and sacct tell the truth."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ class SlurmScheduler:
         unproven = {base: name for base, name in ours.items() if base not in queue.arrays}
         accounting = self._told(job_ids, queue, since, unproven) if self._spec.sacct else Rows()
         reports = {job_id: self._report(job_id, queue, accounting) for job_id in job_ids}
-        return self._with_memory(reports, since) if self._spec.sacct else reports
+        told = self._with_memory(reports, since) if self._spec.sacct else reports
+        return {job_id: _with_meaning(report) for job_id, report in told.items()}
 
     def _report(self, job_id: str, queue: Rows, accounting: Rows) -> JobReport:
         report = best_report(job_id, queue, accounting)
@@ -232,28 +233,15 @@ class SlurmScheduler:
         """Of these nodes, those that are down, drained, failing or silent, with Slurm's state and reason."""
         return self._site.unhealthy(nodes)
 
-    def is_hopeless(self, report: JobReport) -> bool:
-        """Whether a waiting job's reason is one that no waiting cures."""
-        return is_hopeless(report)
-
-    def outcome_of(self, report: JobReport) -> Outcome | None:
-        """What the state's word means, where it is specific.
-
-        FAILED on no node at all is a job that Slurm took and then could not give what it asked for (BadConstraints).
-        """
-        state = slurm_state(report.state)
-        if state.outcome is None and report.phase is Phase.ENDED and report.state == "FAILED" and not report.nodes:
-            return Outcome.REJECTED_BY_SCHEDULER
-        return state.outcome
-
     def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         """How Slurm says in the job's log that it ended the job; None where it does not, or the log is not there."""
         try:
             with Path(run_dir, log_file(submission, job_id)).open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END_BYTES))
-                return last_words(file.read().decode(errors="replace"), since=since)
+                said = last_words(file.read().decode(errors="replace"), since=since)
         except OSError:
             return None
+        return None if said is None else _with_meaning(said)
 
     def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         """End these jobs and array tasks, in one scancel call; those that are over already are no error.
@@ -283,6 +271,22 @@ class SlurmScheduler:
 
     def close(self) -> None:
         """Nothing to end: Slurm keeps the jobs."""
+
+
+def outcome_of(report: JobReport) -> Outcome | None:
+    """The outcome that a state's word means, where it is specific.
+
+    FAILED on no node at all is a job that Slurm took and then could not give what it asked for (BadConstraints).
+    """
+    state = slurm_state(report.state)
+    if state.outcome is None and report.phase is Phase.ENDED and report.state == "FAILED" and not report.nodes:
+        return Outcome.REJECTED_BY_SCHEDULER
+    return state.outcome
+
+
+def _with_meaning(report: JobReport) -> JobReport:
+    outcome, hopeless = outcome_of(report), is_hopeless(report)
+    return replace(report, outcome=outcome, is_hopeless=hopeless) if outcome or hopeless else report
 
 
 def _task_ids(base: str, tasks: int) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from sweep.adapters.files.lease import Lease, LeaseHeldError
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, read_history, sweep_file_of
 from sweep.cli.display.progress import ConsoleReporter
-from sweep.cli.wiring import scheduler_for, session_for
+from sweep.cli.wiring import cluster_for, session_for
 from sweep.core.attempts.ledger import CancelRequested
 from sweep.core.cells.axes import DEGREES, axis_names
 from sweep.core.decisions.cancel import had_ended, held_back
@@ -136,7 +136,7 @@ def _cancel_here(
     asked: Arguments, run_dir: RunDir, content: SweepFile, cells: list[str], lease: Lease, err: Console
 ) -> None:
     cluster = _cluster(content)
-    scheduler = scheduler_for(cluster, run_dir, starts=False)
+    scheduler, view = cluster_for(cluster, run_dir, starts=False)
     session = session_for(
         content,
         cells=content.cells,
@@ -146,6 +146,7 @@ def _cancel_here(
         run_dir=run_dir,
         lease=lease,
         scheduler=scheduler,
+        view=view,
         reporter=ConsoleReporter(err, content.cells),
         command=["python", "-m", "sweep", asked.verb, *asked.cells],
         policy=content.policy,

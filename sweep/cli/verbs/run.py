@@ -28,7 +28,7 @@ from sweep.cli.display.notify import Notifier
 from sweep.cli.display.progress import ConsoleReporter, Watching
 from sweep.cli.verbs.preflight_step import examine
 from sweep.cli.verbs.tables import make_tables
-from sweep.cli.wiring import scheduler_for, session_for
+from sweep.cli.wiring import cluster_for, session_for
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted
 from sweep.core.grids.grid import expand
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sweep.core.grids.grid import Expansion
     from sweep.core.records.sweep_file import SweepFile
     from sweep.core.settings.spec import SweepSpec
-    from sweep.ports import Scheduler
+    from sweep.ports import ClusterView, Scheduler
     from sweep.usecases.orchestrate import Snapshot
     from sweep.usecases.session import Session
 
@@ -67,7 +67,7 @@ def main(asked: Arguments) -> int:
     spec = load_spec(asked)
     expansion = expand(spec.grid)
     run_dir = RunDir(Path(spec.run_dir))
-    scheduler = scheduler_for(spec.cluster, run_dir)
+    scheduler, view = cluster_for(spec.cluster, run_dir)
     if not spec.watch and not scheduler.keeps_jobs:
         raise CommandError(
             "watch=false leaves jobs to a scheduler, and the local cluster has none: its jobs end with this command. "
@@ -76,7 +76,7 @@ def main(asked: Arguments) -> int:
     path = Path(run_dir.path)
     is_new = not path.exists()
     try:
-        return _run(asked, spec, expansion, run_dir, scheduler)
+        return _run(asked, spec, expansion, run_dir, scheduler, view)
     except SchedulerError:
         ledger = path / LEDGER_FILE
         if is_new and not (ledger.exists() and ledger.stat().st_size):
@@ -85,13 +85,16 @@ def main(asked: Arguments) -> int:
         raise
 
 
-def _run(asked: Arguments, spec: SweepSpec, expansion: Expansion, run_dir: RunDir, scheduler: Scheduler) -> int:
+def _run(
+    asked: Arguments, spec: SweepSpec, expansion: Expansion, run_dir: RunDir, scheduler: Scheduler, view: ClusterView
+) -> int:
     _, err = consoles()
     notifier = Notifier(spec, run_dir, err)
     run_dir.create()
     print_notes(err, run_dir.apply_access())
     with Lease(Path(run_dir.path)) as lease:
-        content = declare(run_dir, sweep_file_of(spec, expansion, own_name=scheduler.own_name()))
+        own_name = None if view.facts is None else view.facts.own_name()
+        content = declare(run_dir, sweep_file_of(spec, expansion, own_name=own_name))
         views.print_rejections(err, content)
         print_notes(err, baseline_notes(content))
         session = session_for(
@@ -103,6 +106,7 @@ def _run(asked: Arguments, spec: SweepSpec, expansion: Expansion, run_dir: RunDi
             run_dir=run_dir,
             lease=lease,
             scheduler=scheduler,
+            view=view,
             reporter=ConsoleReporter(err, content.cells),
             command=["python", "-m", "sweep", asked.verb, *asked.overrides],
             policy=spec.policy,

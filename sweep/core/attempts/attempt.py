@@ -107,8 +107,10 @@ class JobReport:
         ended_at: Unix time of its end; None where unknown.
         ended_by: Who ended it, in words that follow "cancelled by"; empty where the scheduler does not say.
         at_fault: Nodes that the scheduler names as the cause of the end; empty where it names none.
-        is_inferred: Whether that is no word of the scheduler on this job but follows from what it says of others, which
-            can be true only of a job that never began.
+        outcome: What the state's word means for the attempt, where it is specific.
+        is_hopeless: True if the job waits for a reason that no waiting cures (a limit of its partition).
+        is_inferred: True if the scheduler says nothing of this job, and its state follows from what it says of others.
+            That can be true only of a job that never began.
     """
 
     state: str
@@ -120,6 +122,8 @@ class JobReport:
     ended_at: float | None = None
     ended_by: str = ""
     at_fault: tuple[str, ...] = ()
+    outcome: Outcome | None = None
+    is_hopeless: bool = False
     is_inferred: bool = False
 
     @property

@@ -31,7 +31,7 @@ from sweep.core.decisions.admission import gpu_hours_committed
 from sweep.core.decisions.plan import UNDER_WAY, ActionKind
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
-from sweep.ports import SchedulerError
+from sweep.ports import ClusterView, SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, Snapshot, exit_code
 from sweep.usecases.plan import declare
 from sweep.usecases.session import Session, Sources
@@ -172,6 +172,8 @@ class Play:
             hang_grace_s=60.0,
             slurm=SlurmSpec(sacct=scenario.site.sacct),
         )
+        slurm = SlurmScheduler(cluster.slurm, user="me", commands=self.commands, now=self.clock.now)
+        accounting = slurm if cluster.slurm.sacct else None
         return Orchestrator(
             Session(
                 cells=self.cells,
@@ -180,7 +182,8 @@ class Play:
                 devices={"cpu": CPU},
                 cluster=cluster,
                 run_name="weak-fake",
-                scheduler=SlurmScheduler(cluster.slurm, user="me", commands=self.commands, now=self.clock.now),
+                scheduler=slurm,
+                view=ClusterView(reports=slurm, accounting=accounting, facts=slurm, diagnosis=slurm),
                 ledger=self.ledger,
                 run_dir=self.run_dir,
                 clock=self.clock,

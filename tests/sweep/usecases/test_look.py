@@ -19,7 +19,9 @@ def left(world: World) -> History:
 
 
 def looked(world: World, history: History) -> Look:
-    return look_over(history, run_dir=world.run_dir, scheduler=world.scheduler, clock=world.clock)
+    return look_over(
+        history, run_dir=world.run_dir, scheduler=world.scheduler, view=world.scheduler.view, clock=world.clock
+    )
 
 
 def test_what_has_ended_is_judged_and_nothing_is_written(world: World) -> None:

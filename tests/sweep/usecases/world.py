@@ -107,6 +107,7 @@ class World:
                 cluster=CLUSTER,
                 run_name="weak-fake",
                 scheduler=self.scheduler,
+                view=self.scheduler.view,
                 ledger=self.ledger,
                 run_dir=self.run_dir,
                 clock=self.clock,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.adapters.slurm.scheduler import SlurmScheduler
+from sweep.adapters.slurm.scheduler import SlurmScheduler, outcome_of
 from sweep.core.attempts.attempt import ABSENT, SLURM_STATES, JobReport, JobRun, Outcome, Phase
 from sweep.core.settings.spec import SlurmSpec
 from tests.sweep.adapters.fake_slurm import NOW, FakeSlurm
@@ -66,7 +66,7 @@ def test_a_job_killed_for_its_memory_is_told_apart_although_slurm_calls_it_faile
     slurm.answers("sacct", out="42_0|9:0||100M|1\n42_0.0|0:9|300M||1\n42_1|1:0||100M|1\n42_1.0|1:0|50M||1\n")
     scheduler = slurm.scheduler()
     reports = scheduler.poll(["42_0", "42_1"], since=NOW)
-    assert [scheduler.outcome_of(report) for report in reports.values()] == [Outcome.OOM_HOST, None]
+    assert [report.outcome for report in reports.values()] == [Outcome.OOM_HOST, None]
     assert "300 MiB, of 100 MiB a node" in reports["42_0"].reason
     assert len(slurm.calls("sacct")) == 1
 
@@ -197,18 +197,17 @@ def test_runs_of_requeued_jobs_are_asked_for_in_one_call(slurm: FakeSlurm) -> No
     assert len(slurm.calls("sacct")) == 1
 
 
-def test_the_outcome_is_the_one_of_the_states_word(slurm: FakeSlurm) -> None:
-    scheduler = slurm.scheduler()
+def test_the_outcome_is_the_one_of_the_states_word() -> None:
     for word, state in SLURM_STATES.items():
         report = JobReport(state=word, phase=state.phase, nodes=("node1",))
-        assert scheduler.outcome_of(report) is state.outcome
-    assert scheduler.outcome_of(JobReport(state="CANCELLED by 1000", phase=Phase.ENDED)) is Outcome.CANCELLED
-    assert scheduler.outcome_of(ABSENT) is None
+        assert outcome_of(report) is state.outcome
+    assert outcome_of(JobReport(state="CANCELLED by 1000", phase=Phase.ENDED)) is Outcome.CANCELLED
+    assert outcome_of(ABSENT) is None
 
 
 def test_a_job_that_failed_on_no_node_was_rejected_after_all(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="55|job|FAILED||1795970906|1795970906|BadConstraints\n")
     scheduler = slurm.scheduler()
     report = scheduler.poll(["55"], since=NOW)["55"]
-    assert scheduler.outcome_of(report) is Outcome.REJECTED_BY_SCHEDULER
-    assert scheduler.outcome_of(replace(report, nodes=("node1",))) is None
+    assert report.outcome is Outcome.REJECTED_BY_SCHEDULER
+    assert outcome_of(replace(report, nodes=("node1",))) is None
