@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from sweep.config.errors import ConfigError, did_you_mean, listed
+from sweep.core.encoding.frozen import dataclass
 
 GROUPS = ("grid", "cluster", "trainer", "policy", "model", "hardware")
 PRIMARY = "config"

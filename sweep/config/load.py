@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from sweep.config import profiles
@@ -18,6 +18,7 @@ from sweep.config.settings import repeats, settings_of
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.cells.axes import AXES, normalise_axis
 from sweep.core.cells.trainer_settings import TrainerSettings
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.grids.grid import Grid, check
 from sweep.core.settings.spec import SweepSpec
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweep.config.declared import check_axis, texts, values_of
 from sweep.config.errors import ConfigError, listed
 from sweep.core.cells.axes import normalise_axis
 from sweep.core.encoding.codec import build
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.grids.series import Envelope, SeriesKind, SeriesSpec
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass
 from sweep.core.attempts.error_text import classify_lines
+from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from sweep.core.attempts.attempt import Phase
+from sweep.core.encoding.frozen import dataclass
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 
 if TYPE_CHECKING:

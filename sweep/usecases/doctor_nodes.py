@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sweep.core.encoding.frozen import dataclass
 from sweep.usecases.doctor import Finding, not_checked, ok, problem, warning
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Phase
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import RecordError
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 from sweep.usecases.queue import began, seems_anothers

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.ledger import Skipped
 from sweep.core.decisions.admission import Bounds, passes_with_time, pause_reason, restrained
 from sweep.core.decisions.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.settings.site import UNLIMITED
 from sweep.ports import SchedulerError
 from sweep.usecases.late import take_late_results

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.attempts.blame import bad_nodes, excludable
 from sweep.core.attempts.ledger import Refused, Submitted
 from sweep.core.decisions.plan import TO_SUBMIT
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.cell_file import CellFile
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError

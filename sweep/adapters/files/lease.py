@@ -12,12 +12,12 @@ import socket
 import threading
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.records.layout import LEASE_FILE
 from sweep.files import create_atomically, server_time
 

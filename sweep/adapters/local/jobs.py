@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase, SchedulerState
 from sweep.core.encoding.codec import build
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import RecordError, parse_object, render
 from sweep.core.records.layout import attempt_dir
 from sweep.files import write_atomically

@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_exponential
 
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.environment import scrubbed
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 

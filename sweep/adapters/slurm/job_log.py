@@ -7,10 +7,10 @@ that apart from a site's set-up lines only slurmstepd and srun write here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 
 from sweep.core.attempts.attempt import JobReport, Phase
+from sweep.core.encoding.frozen import dataclass
 
 # slurmstepd-NODE where several slurmd share a host; srun's --label puts a number before it; some sites have a time.
 _LINE = re.compile(r"^(?:\s*\d+: )?(?:slurmstepd(?:-\S+)?:|\[\d{4}-\d\d-\d\dT[\d:.]+\]) error: (?P<text>.+)$")

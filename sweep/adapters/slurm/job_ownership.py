@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pwd
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sweep.adapters.slurm.queue_text import base_of, is_script_of, parse_row_id, split_script
 from sweep.core.attempts.attempt import Phase, slurm_state
+from sweep.core.encoding.frozen import dataclass
 
 OWNER_FORMAT = "%i|%T|%U|%u|%j|%o"
 _CANCELLED_BY = re.compile(r"CANCELLED by (\d+)")

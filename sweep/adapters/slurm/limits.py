@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm.script import own_exclude
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.settings.site import SizeLimit
 from sweep.core.settings.spec import GpuFlag
 

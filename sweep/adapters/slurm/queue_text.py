@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ABSENT, JobReport, JobRun, Phase, slurm_state
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.hostlist import expand_hostlist
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ import gc
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.core.attempts.attempt import AttemptKey, Outcome, Phase, StopKind
+from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass, Outcome, Phase, StopKind
+from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+
+from sweep.core.encoding.frozen import dataclass
 
 
 class BatchKind(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from fractions import Fraction
 
@@ -13,6 +13,7 @@ from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.codec import build, canonical, plain
+from sweep.core.encoding.frozen import dataclass
 
 
 class Precision(StrEnum):

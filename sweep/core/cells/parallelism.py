@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from sweep.core.cells.axis import require_positive
+from sweep.core.encoding.frozen import dataclass
 
 
 class Schedule(StrEnum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from sweep.core.cells.axis import require_positive
+from sweep.core.encoding.frozen import dataclass
 
 SYNTHETIC = "synthetic"
 """The value of ``trainer.data`` that stands for seeded random tokens."""

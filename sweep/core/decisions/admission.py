@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
@@ -15,6 +15,7 @@ from sweep.core.decisions.canary import canaries, canary_is_over, why_canary_pau
 from sweep.core.decisions.maintenance import before_maintenance
 from sweep.core.decisions.out_of_memory import KnownToRunOut
 from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import hours
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.plan import TO_SUBMIT
+from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.history import History, RepeatHistory
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES, Disposition, OutcomeRule
+from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.core.cells.axes import AUTO, SETTINGS, GridError, axis_default, axis_names, normalise_axis
@@ -13,6 +13,7 @@ from sweep.core.cells.axis import AxisValue
 from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.rules import Violation
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.grids.combination import Resolver
 
 if TYPE_CHECKING:

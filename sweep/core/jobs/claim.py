@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import RecordError, parse_object, render
 from sweep.core.records.layout import SUBMISSIONS_DIR
 

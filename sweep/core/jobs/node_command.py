@@ -6,9 +6,9 @@ import hashlib
 import ipaddress
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.claim import shared_id
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.records.layout import attempt_dir, restart_dir

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Any
 
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import RecordError, parse_object, render
 from sweep.core.records.layout import SUBMISSIONS_DIR, attempt_dir
 from sweep.core.settings.spec import LaunchSpec, Runner

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import parse_object, read_fields, render, with_key
 from sweep.core.records.layout import ATTEMPT_FILE
 

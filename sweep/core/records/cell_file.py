@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.cells.cell import Cell, cell_id, cell_to_json
 from sweep.core.cells.device import Device
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import RecordError, parse_object, read_fields, render, with_key
 from sweep.core.records.layout import CELL_FILE
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import parse_object, read_fields, render
 from sweep.core.records.layout import PROGRESS_FILE
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import RecordError, parse_object, read_fields, render, with_key
 from sweep.core.records.layout import RESULT_FILE
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import RecordError, read_fields, refuse_constant
 from sweep.core.records.layout import STEPS_FILE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from sweep.core.cells.cell import Cell, cell_from_json, cell_id, cell_to_json
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention
 from sweep.core.encoding.codec import convert_value
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import RecordError, parse_object, render
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.grid import Point, Rejection

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.blame import BLAMING
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES, OutcomeRule
 from sweep.core.encoding.codec import build, convert_value, plain
+from sweep.core.encoding.frozen import dataclass
 
 NEVER_RETRIED = frozenset({Outcome.SUCCEEDED, Outcome.OOM_DEVICE, Outcome.OOM_HOST, Outcome.CANCELLED})
 """A measurement stands, out of memory is a finding, and what the user ended stays so until the user asks."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.settings.policy import Policy
 
 if TYPE_CHECKING:
