@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sweep.core.attempts.attempt import ErrorClass
 from trainer.data import tokens_file
-from trainer.device import placement as node
+from trainer.device import nvml as gpus
 from trainer.failure import flight_recorder as flight
 from trainer.failure.error_report import ErrorReporter, RankProgress, reported
 from trainer.failure.process_exit import EXIT_REFUSED, die_with_agent, leave
@@ -103,8 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             refusal.check_devices(file.device, session.names_on_node(file.device.type), ranks)
             session.check_precision(file.cell, session.capabilities_on_node(file.device.type))
-            if file.device.type == "cuda" and (nvml := node.open_nvml()) is not None:
-                node.check_empty(nvml, session.uuids_on_node(file.device.type, ranks.local_world_size))
+            if file.device.type == "cuda" and (nvml := gpus.open_nvml()) is not None:
+                gpus.check_empty(nvml, session.uuids_on_node(file.device.type, ranks.local_world_size))
         except refusal.Refusal as refused:
             _refuse(str(refused), reporter, ranks, speaker=ranks.first_rank_of_node)
         session.run(file, arguments.out, ranks, reporter, started_at=started_at)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from trainer.device import nccl
-from trainer.device import placement as node
+from trainer.device import nccl, nvml
 from trainer.device.clock import CudaClock, HostClock
 
 if TYPE_CHECKING:
@@ -129,8 +128,8 @@ class CudaCompute:
 
     def pci_bus_id(self) -> str | None:
         """As NVML knows it; torch does not tell."""
-        nvml = node.open_nvml()
-        return None if nvml is None else node.pci_bus_id(nvml, self.uuid())
+        library = nvml.open_nvml()
+        return None if library is None else nvml.pci_bus_id(library, self.uuid())
 
     def clock(self) -> StepClock:
         """Events in the device's queue."""

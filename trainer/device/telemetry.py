@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.device.placement import open_nvml
+from trainer.device.nvml import open_nvml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What rank 0 prints for people: what is trained on what, how far it is, and what came of it."""
+"""Lines that rank 0 prints for people: the cell and device, the progress, the result."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from sweep.core.records.step import Step
 
 
-def say(text: str) -> None:
-    """One line on standard error, at once."""
+def log(text: str) -> None:
+    """Print one line on standard error, unbuffered."""
     print(f"trainer: {text}", file=sys.stderr, flush=True)
 
 
-def beginning(cell: Cell, *, n_params: int, world_size: int, device_name: str, host: str) -> str:
-    """What is about to be trained, and where."""
+def first_line(cell: Cell, *, n_params: int, world_size: int, device_name: str, host: str) -> str:
+    """Describe the cell, its ranks and their device."""
     ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
     return (
         f"{cell.model.name}, {n_params:,} parameters, {cell.precision}, on {ranks} ({cell.parallelism.equation()}) of "
@@ -31,12 +31,12 @@ def beginning(cell: Cell, *, n_params: int, world_size: int, device_name: str, h
 
 
 def progress(step: int, steps: int, tokens_per_s: float) -> str:
-    """How far it is, and how fast since the last line."""
+    """Number of steps done, and tokens per second since the last line."""
     return f"step {step} of {steps}, {tokens_per_s:,.0f} tokens/s"
 
 
-def ending(result: Result, steps: Sequence[Step]) -> str:
-    """What was measured."""
+def last_line(result: Result, steps: Sequence[Step]) -> str:
+    """Summarise the measured window."""
     measured = [step.step_time_s for step in steps if not step.is_warmup]
     loss = "not finite" if result.final_loss is None else f"{result.final_loss:.4f}"
     memory = "" if result.peak_memory_bytes is None else f"; at most {result.peak_memory_bytes / 2**30:.2f} GiB a rank"

@@ -1,4 +1,4 @@
-"""The training loop: steps, warm-up, the measured window. Nothing in a step waits for the device."""
+"""The training loop: warm-up steps, then the measured window. Nothing in a step waits for the device."""
 
 from __future__ import annotations
 
@@ -19,84 +19,83 @@ if TYPE_CHECKING:
 
 
 class LoopMonitor(Protocol):
-    """What happens at the window's edges and after each step, besides training."""
+    """Hooks that the loop calls at each step and at the edges of the measured window."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has finished all queued work."""
         ...
 
     def window_opens(self) -> None:
-        """The device is idle and the measured window begins."""
+        """The measured window begins; the device is idle."""
         ...
 
     def window_closes(self) -> None:
-        """The last step was queued; the device still works on it."""
+        """The last step is queued; the device still works on it."""
         ...
 
     def window_closed(self, window_time_s: float) -> None:
-        """The window has ended after that many seconds and the device is idle again."""
+        """The window has ended after ``window_time_s`` seconds; the device is idle again."""
         ...
 
     def step_begins(self, step: int) -> None:
-        """A step begins; must not wait."""
+        """A step begins. This hook must not wait."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurements:
-    """What one rank saw.
-
-    Attributes:
-        step_times_s: Seconds of each step on this rank.
-        losses: Mean cross-entropy a token over this rank's tokens of each step; None on a rank that does not see it (of
-            a pipeline's ranks, only that of the last stage does).
-        grad_norms: Global gradient norm of each step.
-        window_time_s: Seconds of the measured window, from edge to edge.
-    """
+    """Times, losses and norms of one rank."""
 
     step_times_s: list[float]
+    """Seconds of each step on this rank."""
     losses: list[float] | None
+    """Mean cross-entropy per token of each step; None on pipeline ranks without the last stage."""
     grad_norms: list[float]
+    """Global gradient norm of each step."""
     window_time_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trainee:
-    """A model with its optimiser, on one device."""
+    """A model and its optimiser on one device."""
 
     model: Parallelized
     optimizer: ShardedAdamW
     device: torch.device
 
     def step(self, rows: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """One optimiser step on (sequences, seq_len + 1) tokens: the mean loss here and the global gradient norm."""
+        """Take one optimiser step on tokens of shape (sequences, seq_len + 1).
+
+        Returns:
+            This rank's mean loss (None as in :class:`Measurements`), and the global gradient norm.
+        """
         tokens = rows.to(self.device, non_blocking=True).long()
         return self.model.run(tokens), self.optimizer.step()
 
 
 def train(
-    cell: Cell, trainee: Trainee, batches: Iterator[torch.Tensor], clock: StepClock, watched: LoopMonitor
+    cell: Cell, trainee: Trainee, batches: Iterator[torch.Tensor], clock: StepClock, monitor: LoopMonitor
 ) -> Measurements:
-    """Run all steps of the cell; the window is what follows its warm-up steps."""
+    """Run all steps of the cell; the measured window begins after its warm-up steps."""
     losses: list[torch.Tensor] = []
     norms: list[torch.Tensor] = []
     window_began = 0.0
     try:
         for step in range(cell.trainer.steps):
             if step == cell.trainer.warmup_steps:
-                window_began = _open_window(watched)
+                window_began = _open_window(monitor)
             rows = next(batches)
-            watched.step_begins(step)
+            monitor.step_begins(step)
             clock.begin()
             loss, norm = trainee.step(rows)
             clock.end()
             if loss is not None:
                 losses.append(loss)
             norms.append(norm)
-        watched.window_closes()
-        watched.synchronize()
+        monitor.window_closes()
+        monitor.synchronize()
         window_time_s = time.perf_counter() - window_began
-        watched.window_closed(window_time_s)
+        monitor.window_closed(window_time_s)
     finally:
         gc.enable()
     return Measurements(
@@ -107,12 +106,12 @@ def train(
     )
 
 
-def _open_window(watched: LoopMonitor) -> float:
-    # Collected now and not within the window: a full collection takes as long as a short step.
+def _open_window(monitor: LoopMonitor) -> float:
+    # Collect garbage now and not within the window: a full collection takes as long as a short step.
     gc.collect()
     gc.disable()
-    watched.synchronize()
-    watched.window_opens()
+    monitor.synchronize()
+    monitor.window_opens()
     return time.perf_counter()
 
 

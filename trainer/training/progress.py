@@ -1,4 +1,4 @@
-"""``progress.json`` and a line in the log now and then, by a thread, so that no step waits for a file system."""
+"""Writes ``progress.json`` and a log line now and then, in a thread, so that no step waits for a file system."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class ProgressWriter:
-    """Tells how far the run is, from entering to leaving the context.
+    """Writes the number of steps done, about once a second, while the context is entered.
 
     Args:
         folder: The attempt's folder.
-        steps: Steps in all.
+        steps: Number of steps of the run.
         tokens_per_step: Tokens of one step over all ranks.
-        n_done: Answers, without waiting, how many steps have ended.
-        period_s: Seconds between two notes.
-        say: Prints a line.
+        n_done: Returns, without waiting, the number of steps that have ended.
+        period_s: Seconds between two writes of the file.
+        log: Prints a line.
         log_every_s: Seconds between two lines.
     """
 
@@ -39,7 +39,7 @@ class ProgressWriter:
         tokens_per_step: int,
         n_done: Callable[[], int],
         period_s: float = 1.0,
-        say: Callable[[str], None] = console.say,
+        log: Callable[[str], None] = console.log,
         log_every_s: float = 10.0,
     ) -> None:
         self._path = folder / PROGRESS_FILE
@@ -47,9 +47,9 @@ class ProgressWriter:
         self._tokens_per_step = tokens_per_step
         self._n_done = n_done
         self._period_s = period_s
-        self._say = say
-        self._say_every_s = log_every_s
-        self._said = (time.time(), 0)
+        self._log = log
+        self._log_every_s = log_every_s
+        self._logged = (time.time(), 0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="progress", daemon=True)
         self._last = (time.time(), 0)
@@ -75,16 +75,16 @@ class ProgressWriter:
         before, done_before = self._last
         rate = (done - done_before) * self._tokens_per_step / (now - before) if done > done_before else None
         self._last = (now, done)
-        self._tell(now, done)
+        self._log_progress(now, done)
         note = Progress(step=done, steps=self._steps, time=now, tokens_per_s=rate)
-        # A note that cannot be written is no reason to lose a measurement.
+        # A failed write of this file must not end the measurement.
         with contextlib.suppress(OSError):
             write_atomically(self._path, note.render(), durable=False)
 
-    def _tell(self, now: float, done: int) -> None:
-        before, done_before = self._said
-        if done == done_before or now - before < self._say_every_s:
+    def _log_progress(self, now: float, done: int) -> None:
+        before, done_before = self._logged
+        if done == done_before or now - before < self._log_every_s:
             return
         rate = (done - done_before) * self._tokens_per_step / (now - before)
-        self._say(console.progress(done, self._steps, rate))
-        self._said = (now, done)
+        self._log(console.progress(done, self._steps, rate))
+        self._logged = (now, done)

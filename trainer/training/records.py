@@ -1,4 +1,4 @@
-"""From what all ranks saw to the records: ``steps.jsonl``, then ``result.json`` last."""
+"""Merges the measurements of all ranks into the records: ``steps.jsonl``, then ``result.json`` last."""
 
 from __future__ import annotations
 
@@ -18,40 +18,35 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sweep.core.records.cell_file import CellFile
-    from trainer.device.placement import Binding
+    from trainer.device.cpu_affinity import Binding
     from trainer.training.loop import Measurements
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankFacts:
-    """What one rank contributes to the records; it travels to rank 0 once, after the last step.
-
-    Attributes:
-        host: Host name.
-        node_rank: Rank of its torchrun agent.
-        places: Devices that it may use (:meth:`trainer.device.devices.Compute.places`).
-        device_name: Its device, as the driver reports it.
-        observed: Times, losses, norms.
-        telemetry: What its device did in the window.
-        peak_memory_bytes: Largest memory allocated; None where unknown.
-        peak_reserved_bytes: The allocator's reserve at its largest; None on a CPU.
-        binding: Where its threads ran.
-    """
+    """One rank's share of the records; rank 0 gathers it once, after the last step."""
 
     host: str
     node_rank: int
+    """Rank of its torchrun agent."""
     places: tuple[str, ...]
+    """Devices that it may use (:meth:`trainer.device.devices.Compute.places`)."""
     device_name: str
-    observed: Measurements
+    """Name of its device, from the driver."""
+    measurements: Measurements
     telemetry: WindowTelemetry
+    """Readings of its device in the window."""
     peak_memory_bytes: int | None
+    """Largest memory allocated; None if unknown."""
     peak_reserved_bytes: int | None
+    """Largest memory reserved by the allocator; None on a CPU."""
     binding: Binding | None = None
+    """Cores of its threads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """What rank 0 knows of the run besides the ranks' facts."""
+    """Facts about the whole run that rank 0 adds to the ranks' facts."""
 
     file: CellFile
     restart: int
@@ -65,11 +60,11 @@ class RunFacts:
 
 
 def merge_steps(file: CellFile, facts: Sequence[RankFacts]) -> list[Step]:
-    """Each step's record: the slowest rank's time, the mean of the losses of ranks that see one (of equal shares)."""
+    """Merge each step: the time of the slowest rank, and the mean of the losses over the ranks that have one."""
     cell = file.cell
-    times = zip(*(fact.observed.step_times_s for fact in facts), strict=True)
-    losses = zip(*(fact.observed.losses for fact in facts if fact.observed.losses is not None), strict=True)
-    norms = facts[0].observed.grad_norms
+    times = zip(*(fact.measurements.step_times_s for fact in facts), strict=True)
+    losses = zip(*(fact.measurements.losses for fact in facts if fact.measurements.losses is not None), strict=True)
+    norms = facts[0].measurements.grad_norms
     return [
         Step(
             step=index,
@@ -84,7 +79,7 @@ def merge_steps(file: CellFile, facts: Sequence[RankFacts]) -> list[Step]:
 
 
 def build_result(run: RunFacts, facts: Sequence[RankFacts], steps: Sequence[Step]) -> Result:
-    """The result of the whole run."""
+    """Build the result of the whole run."""
     cell = run.file.cell
     window_steps = cell.trainer.steps - cell.trainer.warmup_steps
     energies = [fact.telemetry.energy_j for fact in facts]
@@ -105,7 +100,7 @@ def build_result(run: RunFacts, facts: Sequence[RankFacts], steps: Sequence[Step
         warmup_steps=cell.trainer.warmup_steps,
         window_steps=window_steps,
         window_tokens=window_steps * cell.tokens_per_step,
-        window_time_s=max(fact.observed.window_time_s for fact in facts),
+        window_time_s=max(fact.measurements.window_time_s for fact in facts),
         window_energy_j=energy_j,
         power_source="" if energy_j is None else ENERGY_SOURCE,
         peak_memory_bytes=_largest([fact.peak_memory_bytes for fact in facts]),
@@ -123,7 +118,7 @@ def build_result(run: RunFacts, facts: Sequence[RankFacts], steps: Sequence[Step
 
 
 def write_records(folder: Path, steps: Sequence[Step], result: Result) -> None:
-    """Write both files; once the result is there, everything is."""
+    """Write both files, the result last: where it exists, all records do."""
     write_atomically(folder / STEPS_FILE, "".join(step.render() for step in steps))
     write_atomically(folder / RESULT_FILE, result.render())
 
@@ -134,23 +129,23 @@ def _hosts(facts: Sequence[RankFacts]) -> tuple[str, ...]:
 
 
 def device_name(facts: Sequence[RankFacts]) -> str:
-    """The devices' one name; where they differ (the profile allows it), all of them."""
+    """Name of the devices; if they differ (the profile may allow it), all names."""
     return " + ".join(sorted({fact.device_name for fact in facts}))
 
 
 def readings(facts: Sequence[RankFacts]) -> dict[str, dict[str, object]]:
-    """What NVML said of each rank's device, by rank; nothing on a CPU."""
+    """NVML's readings of each rank's device, by rank; empty on CPUs."""
     found = {str(rank): fact.telemetry.readings() for rank, fact in enumerate(facts)}
     return {rank: values for rank, values in found.items() if values}
 
 
 def bindings(facts: Sequence[RankFacts]) -> dict[str, dict[str, object]]:
-    """Where each rank's threads ran, by rank."""
+    """Core binding of each rank, by rank."""
     return {str(rank): asdict(fact.binding) for rank, fact in enumerate(facts) if fact.binding is not None}
 
 
 def node_order(facts: Sequence[RankFacts]) -> list[int]:
-    """Nodes in the order of their ranks: torchrun sorts them by their addresses as text (``n10``, ``n2``)."""
+    """Nodes in rank order; torchrun sorts them by their addresses as text (``n10`` before ``n2``)."""
     return list(dict.fromkeys(fact.node_rank for fact in facts))
 
 
@@ -160,7 +155,7 @@ def _largest(values: Sequence[int | None]) -> int | None:
 
 
 def _any_known(values: Sequence[bool | None]) -> bool | None:
-    """True where one device says so; False only where all of them say that they did not."""
+    """True if one value is True; False only if all are False; otherwise None."""
     if any(values):
         return True
     return None if None in values else False

@@ -1,4 +1,4 @@
-"""One rank's whole run: device, process group, model, steps, records, in this order."""
+"""Runs one rank: device, process group, model, steps, records, in this order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from sweep.core.jobs.environment import relevant
 from trainer.data import tokens_file
 from trainer.data.batches import Share, source_of, stream
 from trainer.device import devices, versions
-from trainer.device.placement import bind
-from trainer.device.telemetry import NvmlProbe, WindowTelemetry, open_probe
+from trainer.device.cpu_affinity import bind
 from trainer.failure.error_report import RankProgress
 from trainer.failure.hang_watcher import HangWatcher
 from trainer.model import compilation, precision
@@ -28,6 +27,7 @@ from trainer.parallel.mesh import build_mesh, data_rank, sizes
 from trainer.parallel.parallelize import parallelize
 from trainer.training import console, records
 from trainer.training.loop import Trainee, train
+from trainer.training.monitor import DeviceMonitor
 from trainer.training.optimizer import ShardedAdamW
 from trainer.training.progress import ProgressWriter
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from sweep.core.cells.cell import Cell
     from sweep.core.records.cell_file import CellFile
-    from trainer.device.placement import Binding
+    from trainer.device.cpu_affinity import Binding
+    from trainer.device.telemetry import WindowTelemetry
     from trainer.failure.error_report import ErrorReporter
     from trainer.parallel.parallelize import Parallelized
     from trainer.process.ranks import Ranks
@@ -52,10 +53,10 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: ErrorReporter, *, 
     """Train the cell and write its records.
 
     Args:
-        file: What to run; it has been checked.
-        folder: Where the records go.
+        file: The cell; it has been checked.
+        folder: Folder of the records.
         ranks: This process's place.
-        reporter: Writes an error file; its progress are kept up to date.
+        reporter: Writes an error file; this function keeps its progress up to date.
         started_at: Unix time at which the process began.
     """
     cell, progress = file.cell, reporter.progress
@@ -64,9 +65,9 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: ErrorReporter, *, 
     binding = bind(cell.trainer.bind, compute.pci_bus_id())
     if compute.device.type == "cuda":
         progress.memory_bytes = lambda: torch.cuda.memory_allocated(compute.device)
-    watch = DeviceMonitor(compute, progress)
-    # Around the process group too: NCCL forms its groups, and closes them, with as little to say as in a step.
-    with _hang_watcher(cell, ranks, compute, reporter, watch):
+    monitor = DeviceMonitor(compute, progress)
+    # Around the process group too: NCCL can hang while it forms or closes its groups.
+    with _hang_watcher(cell, ranks, compute, reporter, monitor):
         progress.begins("forming the process group")
         with process_group(compute, ranks, cell.trainer.comm_timeout_s):
             n_threads = _share_cores(cell, compute, ranks)
@@ -76,56 +77,69 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: ErrorReporter, *, 
             progress.begins("reading the token file")
             data = _data(cell, ranks)
             progress.begins("training")
-            observed = fit(cell, ranks, compute, model, watch, folder if ranks.rank == 0 else None)
+            measurements = fit(cell, ranks, compute, model, monitor, folder if ranks.rank == 0 else None)
             if error := compute.communication_error():
-                # What waited for an aborted communicator went on without its data.
+                # Steps that waited for an aborted communicator went on without its data.
                 raise dist.DistBackendError(error)
-            progress.begins("gathering what the ranks saw")
-            facts = gather(_facts(ranks, compute, observed, watch.telemetry, binding), ranks)
+            progress.begins("gathering the ranks' measurements")
+            facts = gather(_rank_facts(ranks, compute, measurements, monitor.telemetry, binding), ranks)
             progress.begins("writing the records")
             if facts is not None:
-                found = versions.versions(watch.driver_version())
-                described = records.RunFacts(
-                    file=file,
-                    restart=ranks.restart,
-                    started_at=started_at,
-                    ended_at=time.time(),
-                    n_params=model.n_params,
-                    versions=found,
-                    fingerprint_fields=versions.fingerprint_fields(
-                        found,
-                        device_name=records.device_name(facts),
-                        sources=versions.source_hash(),
-                        data=f"sha256:{data['sha256']}" if data else None,
-                        uses_torchao=precision.uses_torchao(cell),
-                    ),
-                    environment=relevant(os.environ),
-                    extra={
-                        "threads_per_rank": n_threads,
-                        "data": data,
-                        "node_order": records.node_order(facts),
-                        "telemetry_by_rank": records.readings(facts),
-                        "binding_by_rank": records.bindings(facts),
-                        "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
-                        "context_parallel": model.context,
-                        "emulate_precision_casts": cell.compile and compilation.casts_are_kept(),
-                        "pipeline_split": [str(part) for part in model.split],
-                    },
-                )
-                _write(folder, described, facts)
+                found = versions.versions(monitor.driver_version())
+                _write(folder, _run_facts(file, ranks, started_at, model, found, facts, n_threads, data), facts)
             progress.is_done = True
             progress.begins("closing the process group")
 
 
-def _write(folder: Path, described: records.RunFacts, facts: list[records.RankFacts]) -> None:
-    steps = records.merge_steps(described.file, facts)
-    result = records.build_result(described, facts, steps)
+def _run_facts(
+    file: CellFile,
+    ranks: Ranks,
+    started_at: float,
+    model: Parallelized,
+    found: dict[str, str | None],
+    facts: list[records.RankFacts],
+    n_threads: int,
+    data: dict[str, str | int] | None,
+) -> records.RunFacts:
+    cell = file.cell
+    return records.RunFacts(
+        file=file,
+        restart=ranks.restart,
+        started_at=started_at,
+        ended_at=time.time(),
+        n_params=model.n_params,
+        versions=found,
+        fingerprint_fields=versions.fingerprint_fields(
+            found,
+            device_name=records.device_name(facts),
+            sources=versions.source_hash(),
+            data=f"sha256:{data['sha256']}" if data else None,
+            uses_torchao=precision.uses_torchao(cell),
+        ),
+        environment=relevant(os.environ),
+        extra={
+            "threads_per_rank": n_threads,
+            "data": data,
+            "node_order": records.node_order(facts),
+            "telemetry_by_rank": records.readings(facts),
+            "binding_by_rank": records.bindings(facts),
+            "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
+            "context_parallel": model.context,
+            "emulate_precision_casts": cell.compile and compilation.casts_are_kept(),
+            "pipeline_split": [str(stage) for stage in model.split],
+        },
+    )
+
+
+def _write(folder: Path, run_facts: records.RunFacts, facts: list[records.RankFacts]) -> None:
+    steps = records.merge_steps(run_facts.file, facts)
+    result = records.build_result(run_facts, facts, steps)
     records.write_records(folder, steps, result)
-    console.say(console.ending(result, steps))
+    console.log(console.last_line(result, steps))
 
 
 def _data(cell: Cell, ranks: Ranks) -> dict[str, str | int] | None:
-    """What the token file is, read once and before the first step, while it is what the steps will see."""
+    """Identify the token file, once and before the first step, so that the record names the file that is read."""
     if cell.trainer.data == SYNTHETIC or ranks.rank != 0:
         return None
     return tokens_file.identify(Path(cell.trainer.data))
@@ -133,17 +147,17 @@ def _data(cell: Cell, ranks: Ranks) -> dict[str, str | int] | None:
 
 def _announce(cell: Cell, compute: devices.Compute, model: Parallelized, ranks: Ranks) -> None:
     host, name = socket.gethostname(), compute.name()
-    described = console.beginning(
+    line = console.first_line(
         cell, n_params=model.n_params, world_size=ranks.world_size, device_name=name, host=host
     )  # fmt: skip
-    console.say(described)
+    console.log(line)
     if model.split:
-        console.say("; ".join(map(str, model.split)))
+        console.log("; ".join(map(str, model.split)))
 
 
 @contextlib.contextmanager
 def process_group(compute: devices.Compute, ranks: Ranks, timeout_s: float) -> Iterator[None]:
-    """The process group of all ranks; a lone process needs none. After an error it is not torn down, only left."""
+    """Form the process group of all ranks (a lone process needs none); after an error it is not torn down."""
     if ranks.world_size == 1:
         yield
         return
@@ -157,7 +171,7 @@ def process_group(compute: devices.Compute, ranks: Ranks, timeout_s: float) -> I
 
 
 def build(cell: Cell, compute: devices.Compute, ranks: Ranks, progress: RankProgress | None = None) -> Parallelized:
-    """The model of the cell over the mesh of all ranks; says where it is meanwhile."""
+    """Build the cell's model over the mesh of all ranks, and note the phases in ``progress``."""
     sizes(cell.parallelism, ranks.world_size)
     progress = progress or RankProgress()
     progress.begins("forming the mesh's groups")
@@ -166,63 +180,23 @@ def build(cell: Cell, compute: devices.Compute, ranks: Ranks, progress: RankProg
     return parallelize(cell, mesh, compute.device)
 
 
-class DeviceMonitor:
-    """The clock of the steps, telemetry at the window's edges, and the running step for an error file."""
-
-    def __init__(self, compute: devices.Compute, progress: RankProgress) -> None:
-        self._compute = compute
-        self._whereabouts = progress
-        self.clock = compute.clock()
-        self.telemetry = WindowTelemetry()
-        self._probe: NvmlProbe | None = None
-        if isinstance(compute, devices.CudaCompute):
-            self._probe = open_probe(compute.uuid())
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        self._compute.synchronize()
-
-    def step_begins(self, step: int) -> None:
-        """Note the step."""
-        self._whereabouts.step = step
-
-    def window_opens(self) -> None:
-        """Read the counters."""
-        if self._probe is not None:
-            self._probe.window_opens()
-
-    def window_closes(self) -> None:
-        """Read what a busy device shows."""
-        if self._probe is not None:
-            self._probe.window_closes()
-
-    def window_closed(self, window_time_s: float) -> None:
-        """Read the counters again."""
-        if self._probe is not None:
-            self.telemetry = self._probe.window_closed(window_time_s)
-
-    def driver_version(self) -> str | None:
-        """Version of the GPU's driver."""
-        return None if self._probe is None else self._probe.driver_version()
-
-
 def _hang_watcher(
-    cell: Cell, ranks: Ranks, compute: devices.Compute, reporter: ErrorReporter, watch: DeviceMonitor
+    cell: Cell, ranks: Ranks, compute: devices.Compute, reporter: ErrorReporter, monitor: DeviceMonitor
 ) -> contextlib.AbstractContextManager[object]:
-    """Gloo raises an exception at its time-out; NCCL needs a watcher."""
+    """Return a watcher for NCCL; gloo raises an exception at its time-out and needs none."""
     if compute.raises_timeouts:
         return contextlib.nullcontext()
     limit_s = hang_limit_s(cell, ranks)
-    return HangWatcher(reporter, watch.clock.n_ended, limit_s=limit_s, error=compute.communication_error)
+    return HangWatcher(reporter, monitor.clock.n_ended, limit_s=limit_s, error=compute.communication_error)
 
 
 def hang_limit_s(cell: Cell, ranks: Ranks) -> float:
-    """Seconds without progress that mean a hang; none do for a lone rank, which waits for no peer."""
+    """Seconds without progress that mean a hang; infinite for a lone rank, which waits for no peer."""
     return math.inf if ranks.world_size == 1 else HangWatcher.SHARE_OF_TIMEOUT * cell.trainer.comm_timeout_s
 
 
 def _share_cores(cell: Cell, compute: devices.Compute, ranks: Ranks) -> int:
-    """Set this rank's CPU threads; ranks of several agents may share one host, so hosts are counted."""
+    """Set the number of CPU threads of this rank; it counts hosts, since ranks of several agents may share one."""
     host = socket.gethostname()
     hosts = [host]
     if ranks.world_size > 1 and compute.device.type == "cpu":
@@ -239,10 +213,10 @@ def fit(
     ranks: Ranks,
     compute: devices.Compute,
     model: Parallelized,
-    watch: DeviceMonitor,
+    monitor: DeviceMonitor,
     progress_folder: Path | None,
 ) -> Measurements:
-    """Run the cell's steps on its model; the rank that is given a folder notes its progress there."""
+    """Run the cell's steps on its model; a rank that is given a folder writes its progress there."""
     settings = cell.trainer
     trainee = Trainee(
         model=model,
@@ -266,14 +240,14 @@ def fit(
                 progress_folder,
                 steps=settings.steps,
                 tokens_per_step=cell.tokens_per_step,
-                n_done=watch.clock.n_ended,
+                n_done=monitor.clock.n_ended,
             )
             stack.enter_context(progress)
-        return train(cell, trainee, batches, watch.clock, watch)
+        return train(cell, trainee, batches, monitor.clock, monitor)
 
 
-def _facts(
-    ranks: Ranks, compute: devices.Compute, observed: Measurements, telemetry: WindowTelemetry, binding: Binding
+def _rank_facts(
+    ranks: Ranks, compute: devices.Compute, measurements: Measurements, telemetry: WindowTelemetry, binding: Binding
 ) -> records.RankFacts:
     allocated, reserved = compute.peak_bytes()
     return records.RankFacts(
@@ -281,7 +255,7 @@ def _facts(
         node_rank=ranks.node_rank,
         places=compute.places(),
         device_name=compute.name(),
-        observed=observed,
+        measurements=measurements,
         telemetry=telemetry,
         peak_memory_bytes=allocated,
         peak_reserved_bytes=reserved,
@@ -290,7 +264,7 @@ def _facts(
 
 
 def gather(facts: records.RankFacts, ranks: Ranks) -> list[records.RankFacts] | None:
-    """All ranks' facts, by rank, on rank 0; None on the others. The one collective after the last step."""
+    """Return the facts of all ranks, by rank, on rank 0; None on the others. The one collective after the last step."""
     if ranks.world_size == 1:
         return [facts]
     every: list[records.RankFacts] | None = [facts] * ranks.world_size if ranks.rank == 0 else None

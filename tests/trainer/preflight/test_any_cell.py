@@ -123,8 +123,8 @@ def step(cell: Cell, rank: int) -> tuple[list[float] | None, list[float]]:
     ranks = Ranks(rank=rank, world_size=cell.gpus)
     with pretended(rank, cell.gpus):
         model = session.build(cell, compute, ranks)
-        observed = session.fit(cell, ranks, compute, model, session.DeviceMonitor(compute, RankProgress()), None)
-    return observed.losses, observed.grad_norms
+        measurements = session.fit(cell, ranks, compute, model, session.DeviceMonitor(compute, RankProgress()), None)
+    return measurements.losses, measurements.grad_norms
 
 
 def apart(doing: Callable[[], object]) -> Any:

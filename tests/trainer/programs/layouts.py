@@ -115,12 +115,12 @@ def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object
     watch = session.DeviceMonitor(compute, RankProgress())
     # A compiled block would be compiled anew for each count.
     with contextlib.nullcontext() if cell.compile else CALLS.counting():
-        observed = session.fit(cell, ranks, compute, model, watch, None)
+        measurements = session.fit(cell, ranks, compute, model, watch, None)
     n_steps = cell.trainer.steps
     return {
         "start": start,
-        "losses": mean(observed.losses, n_steps),
-        "grad_norms": mean(observed.grad_norms, n_steps),
+        "losses": mean(measurements.losses, n_steps),
+        "grad_norms": mean(measurements.grad_norms, n_steps),
         "calls": dict(CALLS.counts),
         "formats": sorted(formats),
         "n_params": model.n_params,

@@ -198,9 +198,9 @@ def test_no_garbage_is_collected_in_the_window_and_again_after_it() -> None:
 
 
 def test_without_warm_up_the_window_is_the_whole_run() -> None:
-    observed = fitted(cell(trainer={"steps": 3, "warmup_steps": 0}))
-    assert observed.window_time_s >= sum(observed.step_times_s)
-    assert len(observed.step_times_s) == 3
+    measurements = fitted(cell(trainer={"steps": 3, "warmup_steps": 0}))
+    assert measurements.window_time_s >= sum(measurements.step_times_s)
+    assert len(measurements.step_times_s) == 3
 
 
 def test_the_window_goes_from_before_its_first_step_to_after_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,9 +209,9 @@ def test_the_window_goes_from_before_its_first_step_to_after_its_last(monkeypatc
     time_ = SimpleNamespace(perf_counter=lambda: float(next(looks)), perf_counter_ns=lambda: next(looks) * 10**9)
     monkeypatch.setattr("trainer.device.clock.time", time_)
     monkeypatch.setattr("trainer.training.loop.time", time_)
-    observed = fitted(cell(trainer={"steps": 8, "warmup_steps": 3}))
-    assert observed.step_times_s == pytest.approx([1.0] * 8)
-    assert observed.window_time_s == 11.0
+    measurements = fitted(cell(trainer={"steps": 8, "warmup_steps": 3}))
+    assert measurements.step_times_s == pytest.approx([1.0] * 8)
+    assert measurements.window_time_s == 11.0
 
 
 def test_a_steps_tokens_come_from_the_stream_in_order() -> None:
@@ -239,7 +239,7 @@ def test_progress_is_told_from_the_start_to_the_end_and_stays_whole(tmp_path: Pa
 def test_progress_is_printed_now_and_then_and_only_where_there_is_some(tmp_path: Path) -> None:
     done, lines = 0, list[str]()
     writer = ProgressWriter(
-        tmp_path, steps=9, tokens_per_step=100, n_done=lambda: done, period_s=0.005, say=lines.append, log_every_s=0.05
+        tmp_path, steps=9, tokens_per_step=100, n_done=lambda: done, period_s=0.005, log=lines.append, log_every_s=0.05
     )
     with writer:
         time.sleep(0.1)

@@ -29,7 +29,7 @@ def facts(**changes: object) -> RankFacts:
         node_rank=0,
         places=("gpu0",),
         device_name="NVIDIA H100",
-        observed=observed(times=[9.0, 1.0, 2.0], losses=[3.0, 2.0, 1.0], window_time_s=3.0),
+        measurements=measurements(times=[9.0, 1.0, 2.0], losses=[3.0, 2.0, 1.0], window_time_s=3.0),
         telemetry=WindowTelemetry(energy_j=100.0, throttle_reasons=(), throttled=False),
         peak_memory_bytes=10,
         peak_reserved_bytes=20,
@@ -56,12 +56,12 @@ def result_of(*ranks: RankFacts) -> Result:
     return build_result(run_facts(), ranks, merge_steps(FILE, ranks))
 
 
-def observed(*, times: list[float], losses: list[float] | None, window_time_s: float) -> Measurements:
+def measurements(*, times: list[float], losses: list[float] | None, window_time_s: float) -> Measurements:
     return Measurements(step_times_s=times, losses=losses, grad_norms=[5.0, 4.0, 3.0], window_time_s=window_time_s)
 
 
 def test_a_steps_time_is_that_of_the_slowest_rank_and_its_loss_the_mean() -> None:
-    slow = facts(observed=observed(times=[1.0, 4.0, 1.5], losses=[5.0, 4.0, 2.0], window_time_s=5.5))
+    slow = facts(measurements=measurements(times=[1.0, 4.0, 1.5], losses=[5.0, 4.0, 2.0], window_time_s=5.5))
     steps = merge_steps(FILE, [facts(), slow])
     assert [step.step_time_s for step in steps] == [9.0, 4.0, 2.0]
     assert [step.loss for step in steps] == [4.0, 3.0, 1.5]
@@ -126,7 +126,9 @@ def test_different_devices_are_all_named() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_unknown() -> None:
-    diverged = facts(observed=observed(times=[1.0, 1.0, 1.0], losses=[1.0, math.inf, math.nan], window_time_s=2.0))
+    diverged = facts(
+        measurements=measurements(times=[1.0, 1.0, 1.0], losses=[1.0, math.inf, math.nan], window_time_s=2.0)
+    )
     result = result_of(diverged)
     assert result.final_loss is None
     assert [Step.parse(step.render()).loss for step in merge_steps(FILE, [diverged])] == [1.0, None, None]
@@ -189,8 +191,8 @@ def test_the_source_hash_follows_content_and_name(tmp_path: Path) -> None:
 
 
 def test_of_a_pipelines_ranks_those_that_see_the_loss_tell_it() -> None:
-    blind = facts(observed=observed(times=[1.0] * 3, losses=None, window_time_s=3.0))
-    seeing = facts(observed=observed(times=[1.0] * 3, losses=[3.0, 2.0, 1.0], window_time_s=3.0))
-    other = facts(observed=observed(times=[1.0] * 3, losses=[1.0, 1.0, 1.0], window_time_s=3.0))
+    blind = facts(measurements=measurements(times=[1.0] * 3, losses=None, window_time_s=3.0))
+    seeing = facts(measurements=measurements(times=[1.0] * 3, losses=[3.0, 2.0, 1.0], window_time_s=3.0))
+    other = facts(measurements=measurements(times=[1.0] * 3, losses=[1.0, 1.0, 1.0], window_time_s=3.0))
     assert [step.loss for step in merge_steps(FILE, [blind, seeing])] == [3.0, 2.0, 1.0]
     assert [step.loss for step in merge_steps(FILE, [seeing, blind, other])] == [2.0, 1.5, 1.0]

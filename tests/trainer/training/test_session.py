@@ -26,7 +26,7 @@ PHASES = {
     "parallelize": "building the model",
     "_data": "reading the token file",
     "fit": "training",
-    "gather": "gathering what the ranks saw",
+    "gather": "gathering the ranks' measurements",
     "_write": "writing the records",
     "closing": "closing the process group",
 }

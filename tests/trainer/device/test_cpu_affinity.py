@@ -1,4 +1,4 @@
-"""A rank's place on its node, over a made-up sysfs and a fake of NVML. Not yet run on a GPU."""
+"""The binding of a rank to CPU cores, over a made-up sysfs. Not yet run on a GPU."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sweep.core.cells.trainer_settings import TrainerSettings
-from tests.trainer.fake_nvml import UUID, FakeNvml
-from trainer.device.placement import (
-    EMPTY_BELOW_BYTES,
+from trainer.device.cpu_affinity import (
     Binding,
-    as_list,
     bind,
-    check_empty,
-    from_list,
+    format_cpu_list,
     limit_all_threads,
-    pci_bus_id,
+    parse_cpu_list,
 )
-from trainer.process.refusal import Refusal
 
 GPU = "0000:1b:00.0"
 
@@ -66,7 +60,7 @@ def test_where_the_job_has_no_core_beside_the_gpu_it_keeps_what_it_has(sysfs: Pa
 
 @pytest.mark.parametrize(
     ("setting", "gpu", "word"),
-    [("none", GPU, "trainer.bind=none"), ("auto", None, "no GPU"), ("auto", "0000:ff:00.0", "sysfs does not tell")],
+    [("none", GPU, "trainer.bind=none"), ("auto", None, "no GPU"), ("auto", "0000:ff:00.0", "cannot read sysfs")],
 )
 def test_without_binding_the_reason_is_kept(setting: str, gpu: str | None, word: str, sysfs: Path) -> None:
     found, limit = bound(setting, gpu, sysfs, {0, 1, 8})
@@ -102,11 +96,6 @@ def test_threads_that_were_there_before_are_limited_as_well() -> None:
     assert found == [core] * len(found)
 
 
-def test_nvml_knows_where_sysfs_has_a_gpu() -> None:
-    assert pci_bus_id(FakeNvml(), UUID) == GPU
-    assert pci_bus_id(FakeNvml(), "MIG-1") is None
-
-
 def test_a_machine_of_one_memory_has_no_numa_node(sysfs: Path) -> None:
     (sysfs / "bus" / "pci" / "devices" / GPU / "numa_node").write_text("-1\n")
     assert bound("auto", GPU, sysfs, set(range(32)))[0].numa_node is None
@@ -123,57 +112,9 @@ def test_a_kernel_that_refuses_is_no_error(sysfs: Path) -> None:
 
 @given(st.sets(st.integers(0, 300)))
 def test_lists_of_cores_read_back_as_written(cores: set[int]) -> None:
-    assert from_list(as_list(cores)) == cores
+    assert parse_cpu_list(format_cpu_list(cores)) == cores
 
 
 def test_the_setting_is_one_of_two_words() -> None:
     with pytest.raises(ValueError, match="Give auto or none"):
         TrainerSettings(bind="numa")
-
-
-def test_an_empty_gpu_and_one_with_a_mere_context_will_do() -> None:
-    nvml = FakeNvml()
-    check_empty(nvml, [UUID])
-    nvml.memory_used = EMPTY_BELOW_BYTES
-    check_empty(nvml, [UUID])
-
-
-def test_a_gpu_in_use_is_refused_with_its_name_and_who_holds_it() -> None:
-    nvml = FakeNvml()
-    nvml.memory_used = 21 << 30
-    nvml.processes = {4711: 20 << 30}
-    with pytest.raises(Refusal) as refused:
-        check_empty(nvml, [UUID])
-    for word in (UUID, "21.0 GiB", "process 4711 /usr/bin/other (20.0 GiB)"):
-        assert word in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_memory_that_no_visible_process_holds_is_refused_too() -> None:
-    nvml = FakeNvml()
-    nvml.memory_used = 21 << 30
-    nvml.unsupported = {"nvmlDeviceGetComputeRunningProcesses"}
-    with pytest.raises(Refusal, match=r"21\.0 GiB are in use\. A cell"):
-        check_empty(nvml, [UUID])
-
-
-def test_what_nvml_does_not_know_is_no_reason_to_refuse() -> None:
-    nvml = FakeNvml()
-    nvml.memory_used = 21 << 30
-    check_empty(nvml, ["MIG-1"])
-    nvml.unsupported = {"nvmlDeviceGetMemoryInfo"}
-    check_empty(nvml, [UUID])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nvmlMemory_v2",
-        "nvmlDeviceGetMemoryInfo",
-        "nvmlDeviceGetComputeRunningProcesses",
-        "nvmlSystemGetProcessName",
-        "nvmlDeviceGetPciInfo",
-    ],
-)
-def test_the_real_module_has_what_is_used(name: str) -> None:
-    assert hasattr(pynvml, name)
