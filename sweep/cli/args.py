@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.nearest import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -162,7 +162,7 @@ def _not_an_override(word: str, verb: str, *, is_verb_given: bool) -> str:
             f"{word!r} is neither a cell nor an override. A cell is given by its id or the beginning of one (four hex "
             f"digits or more, as in the first column of 'python -m sweep status'), an override as KEY=VALUE."
         )
-    near = difflib.get_close_matches(word, VERBS, n=1)
+    near = nearest(word, VERBS)
     hint = f" Did you mean the verb {near[0]!r}?" if near else ""
     return f"{word!r} is neither a verb ({', '.join(VERBS)}) nor an override such as nodes=[1,2,4].{hint}"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sweep.config.errors import ConfigError, did_you_mean, listed
+from sweep.config.errors import ConfigError, listed
 from sweep.config.keys import SERIES, check_fields
 from sweep.core.cells.axes import AUTO, DEGREES, axis_names
 from sweep.core.cells.batch import BatchKind
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

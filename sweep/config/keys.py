@@ -8,10 +8,11 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sweep.config.errors import ConfigError, did_you_mean, listed, nearest
+from sweep.config.errors import ConfigError, listed
 from sweep.core.cells.axes import AXES
 from sweep.core.cells.model_shape import FlopConvention
 from sweep.core.cells.trainer_settings import TrainerSettings
+from sweep.core.encoding.nearest import did_you_mean, nearest
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import ClusterSpec
 

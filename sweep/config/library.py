@@ -7,8 +7,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from sweep.config.errors import ConfigError, did_you_mean, listed
+from sweep.config.errors import ConfigError, listed
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.nearest import did_you_mean
 
 GROUPS = ("grid", "cluster", "trainer", "policy", "model", "hardware")
 PRIMARY = "config"

@@ -6,10 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from sweep.config.declared import texts
-from sweep.config.errors import ConfigError, did_you_mean, explained, listed
+from sweep.config.errors import ConfigError, explained, listed
 from sweep.config.keys import Settings, fit
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.encoding.codec import convert_value
+from sweep.core.encoding.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from sweep.core.cells.cell import Cell, Checkpointing, Precision
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.codec import convert_value
+from sweep.core.encoding.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -108,9 +108,9 @@ def _normalise(name: str, value: object, models: Mapping[str, ModelShape]) -> Ax
 def _known(name: str, value: object, known: Mapping[str, object]) -> None:
     if isinstance(value, str) and value in known:
         return
-    near = difflib.get_close_matches(str(value), known, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(near)}? " if near else ""
-    raise ValueError(f"{name}={value!r} is not known. {hint}Known are: {', '.join(sorted(known))}.")
+    raise ValueError(
+        f"{name}={value!r} is not known. {did_you_mean(str(value), known)}Known are: {', '.join(sorted(known))}."
+    )
 
 
 def _positive(name: str, value: object) -> int:

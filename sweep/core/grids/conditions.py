@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import math
 import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 from typing import Any
+
+from sweep.core.encoding.nearest import did_you_mean
 
 _Values = Mapping[str, object]
 _Answer = Callable[[_Values], Any]
@@ -100,9 +101,8 @@ class _Reader:
 
     def _axis(self, name: str) -> _Answer:
         if name not in self._names:
-            near = difflib.get_close_matches(name, sorted(self._names), n=3)
-            hint = f" Did you mean {' or '.join(near)}?" if near else f" Known are {', '.join(sorted(self._names))}."
-            raise ConditionError(f"condition {self._text!r} uses the unknown name {name!r}.{hint}")
+            hint = did_you_mean(name, self._names).strip() or f"Known are {', '.join(sorted(self._names))}."
+            raise ConditionError(f"condition {self._text!r} uses the unknown name {name!r}. {hint}")
         self.used.add(name)
         return operator.itemgetter(name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections import Counter
 from dataclasses import field
@@ -14,6 +13,7 @@ from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.rules import Violation
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.nearest import did_you_mean
 from sweep.core.grids.combination import Resolver
 
 if TYPE_CHECKING:
@@ -175,9 +175,8 @@ class _Expander:
     def _unknown_axis(self, name: str) -> str:
         if name in set(BatchKind):
             return f"{name}, but the grid's batch rule is {self._grid.batch_kind}: one rule per grid."
-        near = difflib.get_close_matches(name, self._names, n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(near)}?" if near else f" Known are: {', '.join(self._names)}."
-        return f"the unknown axis {name!r}.{hint}"
+        hint = did_you_mean(name, self._names).strip() or f"Known are: {', '.join(self._names)}."
+        return f"the unknown axis {name!r}. {hint}"
 
     def _zip(self, group: Mapping[str, tuple[AxisValue, ...]]) -> dict[str, tuple[AxisValue, ...]]:
         lengths = {name: len(values) for name, values in group.items()}
