@@ -1,1 +1,1 @@
-"""Checks of a machine and of a Slurm cluster for ``doctor``."""
+"""The checks of ``doctor``: of this machine and of a Slurm cluster."""

@@ -1,4 +1,4 @@
-"""Checks of this machine, whatever the cluster: the installation, what shadows it, the file system, the ports."""
+"""Checks of this machine: the installation, files that shadow it, the file system, the ports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.sources_snapshot import SourcesError, packages_root, read_sources
 from sweep.core.jobs.sources import SOURCE_PACKAGES
 from sweep.launch.probe import file_system_problem
-from sweep.usecases.doctor import Check, Finding, ok, problem, warning
+from sweep.usecases.doctor.checks import Check, Finding, ok, problem, warning
 
 if TYPE_CHECKING:
     from sweep.core.settings.spec import ClusterSpec
@@ -23,20 +23,20 @@ def checks_here(cluster: ClusterSpec, folder: Path, *, cwd: Path | None = None) 
     """Checks of this machine.
 
     Args:
-        cluster: The cluster that is to be used.
+        cluster: The cluster.
         folder: Where the run directory is to be made.
         cwd: The working directory.
     """
     return [
-        Check(name="packages", look=packages),
-        Check(name="shadowing", look=lambda: shadowing(cwd or Path.cwd())),
-        Check(name="file system here", look=lambda: file_system(folder)),
-        Check(name="port range", look=lambda: port_range(cluster.launch.port_range)),
+        Check(name="packages", run=packages),
+        Check(name="shadowing", run=lambda: shadowing(cwd or Path.cwd())),
+        Check(name="file system here", run=lambda: file_system(folder)),
+        Check(name="port range", run=lambda: port_range(cluster.launch.port_range)),
     ]
 
 
 def packages(root: Path | None = None) -> Finding:
-    """The three packages lie beside one another, where one snapshot is taken of them, and are what Python imports."""
+    """The three packages lie in one folder, of which a snapshot is taken, and Python imports them from there."""
     root = root or packages_root()
     try:
         read_sources(root)
@@ -58,7 +58,7 @@ def _place(package: str) -> Path | None:
 
 
 def shadowing(cwd: Path) -> Finding:
-    """Files in the working directory that have the packages' names, where it is not the checkout itself."""
+    """No file in the working directory has the name of a package; the checkout itself is no such directory."""
     if cwd.resolve() == packages_root():
         return ok("shadowing", "the working directory is the checkout")
     stray = [
@@ -70,24 +70,24 @@ def shadowing(cwd: Path) -> Finding:
     if stray:
         return warning(
             "shadowing",
-            f"there is a name of this project's packages in the working directory: {', '.join(stray)}",
-            "Jobs are safe (PYTHONSAFEPATH=1), but `python -m sweep` here may import it: rename it, or go elsewhere.",
+            f"these files in the working directory have the names of this project's packages: {', '.join(stray)}",
+            "Jobs are safe (PYTHONSAFEPATH=1), but `python -m sweep` here may import one: rename it, or go elsewhere.",
         )
     return ok("shadowing", f"nothing in {cwd} has the name of one of the packages")
 
 
 def file_system(folder: Path) -> Finding:
-    """Atomic rename and hard links where the run directory is to be."""
-    said = file_system_problem(folder)
-    if said:
-        return problem("file system here", f"{folder}: {said}", "Give run_dir=DIR on a file system that has them.")
+    """Atomic rename and hard links work where the run directory is to be."""
+    lacking = file_system_problem(folder)
+    if lacking:
+        return problem("file system here", f"{folder}: {lacking}", "Give run_dir=DIR on a file system that has them.")
     if not os.access(folder, os.X_OK | os.W_OK):
         return problem("file system here", f"{folder} cannot be written", "Give another run_dir.")
     return ok("file system here", f"atomic rename and hard links work in {folder}")
 
 
 def port_range(ports: tuple[int, int], ephemeral: Path = _EPHEMERAL) -> Finding:
-    """Rendezvous ports lie outside the range from which the system takes ports for outgoing connections."""
+    """The rendezvous ports lie outside the range from which the system takes ports for outgoing connections."""
     try:
         low, high = map(int, ephemeral.read_text().split())
     except (OSError, ValueError):
@@ -102,5 +102,5 @@ def port_range(ports: tuple[int, int], ephemeral: Path = _EPHEMERAL) -> Finding:
 
 
 def interpreter(cluster: ClusterSpec) -> str:
-    """The interpreter that runs on the nodes."""
+    """The interpreter on the nodes."""
     return cluster.launch.python or sys.executable

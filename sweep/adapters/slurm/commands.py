@@ -59,7 +59,7 @@ class Answer:
     stderr: str
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """What Slurm said on standard error: every line, its ``sbatch: error:`` taken off, joined by ``; ``."""
         lines = (_PREFIX.sub("", line.strip()) for line in self.stderr.splitlines())
         return "; ".join(line for line in lines if line)
@@ -135,7 +135,7 @@ class SlurmCommands:
             return answer.stdout
         if unless is not None and unless.search(answer.stderr):
             return answer.stdout
-        text = f"{command[0]} failed: {answer.words or f'exit code {answer.returncode}'}"
+        text = f"{command[0]} failed: {answer.message or f'exit code {answer.returncode}'}"
         raise (SchedulerUnreachableError if _TRANSIENT.search(answer.stderr) else SchedulerError)(text)
 
     def submit(self, command: Sequence[str]) -> Answer:

@@ -6,7 +6,7 @@ import pwd
 import re
 from dataclasses import field
 
-from sweep.adapters.slurm.queue_text import base_of, is_script_of, parse_row_id, split_script
+from sweep.adapters.slurm.job_ids import array_of, is_script_of, parse_row_id, split_script
 from sweep.core.attempts.attempt import Phase, slurm_state
 from sweep.core.encoding.frozen import dataclass
 
@@ -30,7 +30,7 @@ class Owners:
 
     def has(self, job_id: str, submission: str) -> bool:
         """Whether what has an id now is this user's job of a submission: by its name, or by its script."""
-        base = base_of(job_id)
+        base = array_of(job_id)
         return self.names.get(base) == submission or is_script_of(submission, self.scripts.get(base, ""))
 
 

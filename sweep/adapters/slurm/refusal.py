@@ -53,7 +53,7 @@ def meaning_of(answer: Answer) -> Meaning:
 
 def error_of(answer: Answer) -> SchedulerError | SubmissionRejectedError | SubmissionUncertainError:
     """The exception for a failed sbatch, with Slurm's own words."""
-    words = answer.words or f"sbatch ended with exit code {answer.returncode} and said nothing"
+    words = answer.message or f"sbatch ended with exit code {answer.returncode} and said nothing"
     match meaning_of(answer):
         case Meaning.UNCERTAIN:
             return SubmissionUncertainError(words)

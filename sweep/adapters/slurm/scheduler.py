@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm.commands import CommandTimeoutError, SlurmCommands, argument_chunks
 from sweep.adapters.slurm.host_memory import MEMORY_FORMAT, over_memory
+from sweep.adapters.slurm.job_ids import array_of, arrays_in, task_ids
 from sweep.adapters.slurm.job_log import last_words
 from sweep.adapters.slurm.job_ownership import OWNER_FORMAT, Owners, read_owners, who_cancelled
+from sweep.adapters.slurm.pending_reasons import is_hopeless
 from sweep.adapters.slurm.queue_text import (
     NO_NAMES,
     RUNS_FORMAT,
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     Rows,
-    base_of,
-    bases,
     best_report,
     read_runs,
     read_sacct,
     read_squeue,
 )
 from sweep.adapters.slurm.script import check_site, log_file
-from sweep.adapters.slurm.site import SlurmSite, is_hopeless
+from sweep.adapters.slurm.site.cluster_site import SlurmSite
 from sweep.core.attempts.attempt import ABSENT, Outcome, Phase, slurm_state
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
@@ -107,7 +107,7 @@ class SlurmScheduler:
         spec = self._site.fitting_spec()
         executor = LaunchExecutor(submission, spec, python=self._python, commands=self._commands)
         try:
-            return _task_ids(executor.submit_launch(), len(submission.tasks))
+            return task_ids(executor.submit_launch(), len(submission.tasks))
         except CommandTimeoutError as error:
             raise SubmissionUncertainError(str(error)) from error
 
@@ -121,20 +121,20 @@ class SlurmScheduler:
         Raises:
             SchedulerError: If one of them cannot be asked, or there is more than one such job.
         """
-        found = bases(self._squeue("%i", f"--name={submission.name}"))
+        found = arrays_in(self._squeue("%i", f"--name={submission.name}"))
         if not found and self._spec.sacct:
             by_name = [f"--name={submission.name}", *_EVERY_STATE]
-            found = bases(self._sacct("JobID", since=submission.created_at, more=by_name))
+            found = arrays_in(self._sacct("JobID", since=submission.created_at, more=by_name))
         if len(found) > 1:
             raise SchedulerError(
                 f"{len(found)} jobs have the name {submission.name}: {', '.join(found)}. At most one can be this "
                 "submission; see which with `scontrol show job` or `sacct -j`, and cancel the other."
             )
-        return _task_ids(found[0], len(submission.tasks)) if found else None
+        return task_ids(found[0], len(submission.tasks)) if found else None
 
     def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
         """Job ids of a submission of so many tasks: those of an array, or the plain job's own."""
-        return _task_ids(shared_id, tasks)
+        return task_ids(shared_id, tasks)
 
     def poll(
         self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
@@ -149,7 +149,7 @@ class SlurmScheduler:
         """
         if not job_ids:
             return {}
-        ours = {base_of(job_id): name for job_id, name in (names or {}).items()}
+        ours = {array_of(job_id): name for job_id, name in (names or {}).items()}
         queue = read_squeue(self._squeue(SQUEUE_FORMAT), ours)
         # Accounting has a changed name, too, but no script: what the queue knows for ours is ours there.
         unproven = {base: name for base, name in ours.items() if base not in queue.arrays}
@@ -163,7 +163,7 @@ class SlurmScheduler:
         if report is not None:
             who = who_cancelled(report.state, self._user)
             return replace(report, ended_by=who) if who else report
-        other = queue.others.get(base_of(job_id)) or accounting.others.get(base_of(job_id))
+        other = queue.others.get(array_of(job_id)) or accounting.others.get(array_of(job_id))
         return ABSENT if other is None else replace(ABSENT, reason=f"{job_id} is now the id of another one, {other}")
 
     def runs_of(self, job_ids: Collection[str], *, since: float) -> Mapping[str, Sequence[JobRun]]:
@@ -174,7 +174,7 @@ class SlurmScheduler:
         """
         if not job_ids or not self._spec.sacct:
             return {}
-        asked = list(dict.fromkeys(map(base_of, job_ids)))
+        asked = list(dict.fromkeys(map(array_of, job_ids)))
         # Without -D only the last run is shown.
         more = [["-D", "-j", ",".join(ids)] for ids in argument_chunks(asked)]
         runs = read_runs("\n".join(self._sacct(RUNS_FORMAT, since=since, more=words) for words in more))
@@ -184,7 +184,7 @@ class SlurmScheduler:
         """Jobs that may have been killed for their memory are looked at more closely, by one more sacct for all."""
         killed = [job for job, report in reports.items() if report.state == "FAILED" and report.exit_code in _KILLED]
         found: dict[str, str] = {}
-        for ids in argument_chunks(list(dict.fromkeys(map(base_of, killed)))):
+        for ids in argument_chunks(list(dict.fromkeys(map(array_of, killed)))):
             with suppress(SchedulerError):  # then it stays FAILED
                 found |= over_memory(self._sacct(MEMORY_FORMAT, since=since, more=["-j", ",".join(ids)], steps=True))
         words = {job: f"Slurm says FAILED: {found[job]}" for job in killed if job in found}
@@ -206,7 +206,7 @@ class SlurmScheduler:
 
     def _accounting(self, job_ids: Collection[str], since: float, ours: Mapping[str, str] = NO_NAMES) -> Rows:
         """Whole arrays are asked for: task by task would take a huge amount of time."""
-        asked = list(dict.fromkeys(base_of(job_id) for job_id in job_ids))
+        asked = list(dict.fromkeys(array_of(job_id) for job_id in job_ids))
         lines = [self._sacct(SACCT_FORMAT, since=since, more=["-j", ",".join(ids)]) for ids in argument_chunks(asked)]
         return read_sacct("\n".join(lines), ours)
 
@@ -259,12 +259,12 @@ class SlurmScheduler:
         ours = [job for job, name in jobs.items() if owners.has(job, name)]
         for ids in argument_chunks([job for job in ours if job in owners.pending] if only_pending else ours):
             self._commands.ask(["scancel", *ids], unless=_OVER_ALREADY)
-        others = {job: owners.names[base_of(job)] for job in jobs if job not in ours and base_of(job) in owners.names}
+        others = {job: owners.names[array_of(job)] for job in jobs if job not in ours and array_of(job) in owners.names}
         return [f"{job} is now the id of another job, {whose}: it is left alone" for job, whose in others.items()]
 
     def _owners(self, job_ids: Iterable[str]) -> Owners:
         lines: list[str] = []
-        for ids in argument_chunks(list(dict.fromkeys(map(base_of, job_ids)))):
+        for ids in argument_chunks(list(dict.fromkeys(map(array_of, job_ids)))):
             asked = ["squeue", "--array", "-h", "-t", "all", "-j", ",".join(ids), "-o", OWNER_FORMAT]
             lines.append(self._commands.ask(asked, unless=_OVER_ALREADY))
         return read_owners("\n".join(lines), self._user)
@@ -287,7 +287,3 @@ def outcome_of(report: JobReport) -> Outcome | None:
 def _with_meaning(report: JobReport) -> JobReport:
     outcome, hopeless = outcome_of(report), is_hopeless(report)
     return replace(report, outcome=outcome, is_hopeless=hopeless) if outcome or hopeless else report
-
-
-def _task_ids(base: str, tasks: int) -> tuple[str, ...]:
-    return (base,) if tasks == 1 else tuple(f"{base}_{index}" for index in range(tasks))

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sweep.adapters.slurm.queue_text import parse_nodes
+from sweep.adapters.slurm.fields import parse_nodes
 from sweep.core.jobs.submission import safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR
 from sweep.core.settings.spec import GpuFlag

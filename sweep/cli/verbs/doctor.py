@@ -26,8 +26,9 @@ from sweep.core.records.layout import SUBMISSION_LOGS_DIR, attempt_dir
 from sweep.core.settings.spec import Runner, SchedulerKind
 from sweep.files import write_atomically
 from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
-from sweep.usecases.doctor import Check, Probed, Verdict, examine, exit_code, not_checked, problem, run_probe
-from sweep.usecases.doctor_nodes import Expected, judge
+from sweep.usecases.doctor.checks import Check, CheckStatus, exit_code, not_checked, problem, run_checks
+from sweep.usecases.doctor.node_reports import Expected, judge
+from sweep.usecases.doctor.probe_job import ProbeJob, ProbeResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,11 +39,16 @@ if TYPE_CHECKING:
     from sweep.cli.args import Arguments
     from sweep.core.cells.device import Device
     from sweep.core.settings.spec import ClusterSpec
-    from sweep.usecases.doctor import Finding
+    from sweep.usecases.doctor.checks import Finding
 
 _KEY = AttemptKey(cell_id="0" * 16, repeat=1, attempt=1)
 _MOST_KINDS = 8
-_COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "red", Verdict.NOT_CHECKED: "dim"}
+_COLOURS = {
+    CheckStatus.OK: "green",
+    CheckStatus.WARNING: "yellow",
+    CheckStatus.PROBLEM: "red",
+    CheckStatus.NOT_CHECKED: "dim",
+}
 
 
 def main(asked: Arguments) -> int:
@@ -54,10 +60,10 @@ def main(asked: Arguments) -> int:
     with _scratch(folder) as (scratch, trouble):
         here = checks_here(cluster, scratch or folder)
         if scratch is None:
-            checks = [*here, Check(name="scratch", look=lambda: not_checked("the cluster", trouble))]
+            checks = [*here, Check(name="scratch", run=lambda: not_checked("the cluster", trouble))]
         else:
             checks = [*here, *_Look(cluster, device, kinds, scratch, asked).checks()]
-        findings = examine(checks, lambda finding: _print(shown, finding))
+        findings = run_checks(checks, lambda finding: _print(shown, finding))
     code = exit_code(findings)
     _summary(shown, findings)
     if asked.as_json:
@@ -120,8 +126,8 @@ class _Look:
     def checks(self) -> list[Check]:
         """Checks of the cluster and its nodes."""
         if self.cluster.scheduler is SchedulerKind.LOCAL:
-            return [Check(name="this machine", look=self._local)]
-        from sweep.adapters.doctor.slurm_cluster import SlurmChecks, test_only
+            return [Check(name="this machine", run=self._local)]
+        from sweep.adapters.doctor.slurm_checks import SlurmChecks, test_only
         from sweep.adapters.slurm.commands import SlurmCommands
 
         commands = SlurmCommands(os.environ, attempts=1, timeout_s=20.0)
@@ -132,7 +138,7 @@ class _Look:
             test_only=lambda trial: test_only(trial, self.cluster, commands, sys.executable),
             trials=[self._submission(f"trial-{n}x{g}", nodes=n, gpus_per_node=g) for n, g in self.kinds],
         )
-        probe = Check(name="nodes", look=lambda: self._probe(commands), needs=("controller", "partition", "job script"))
+        probe = Check(name="nodes", run=lambda: self._probe(commands), needs=("controller", "partition", "job script"))
         return [*slurm.checks(), probe]
 
     def _local(self) -> Sequence[Finding]:
@@ -151,7 +157,7 @@ class _Look:
             return [
                 problem("this machine", f"{command[0]} does not run the project: {said}", "Set cluster.launch.python.")
             ]
-        return judge(Probed(reports=reports), self._expected(None))
+        return judge(ProbeResult(reports=reports), self._expected(None))
 
     def _probe(self, commands: SlurmCommands) -> Sequence[Finding]:
         """The probe as a job, on two nodes where there are two."""
@@ -165,15 +171,15 @@ class _Look:
         write_atomically(self.scratch / TOKEN_FILE, token)
         write_atomically(self.scratch / submission.file, submission.render())
         folder = self.scratch / attempt_dir(_KEY)
-        probed = run_probe(
-            scheduler,
-            submission,
-            SystemClock(),
-            lambda: _reports(folder),
+        job = ProbeJob(
+            scheduler=scheduler,
+            submission=submission,
+            clock=SystemClock(),
+            read=lambda: _reports(folder),
             timeout_s=self.asked.timeout_s,
             grace_s=self.cluster.result_grace_s,
         )
-        probed = replace(probed, ahead_of_files_s=ahead_of_files_s(self.scratch))
+        probed = replace(job.run(), ahead_of_files_s=ahead_of_files_s(self.scratch))
         found = judge(probed, self._expected(token))
         if probed.trouble:
             fact = f"{probed.trouble}{self._logs(folder)}"
@@ -234,13 +240,13 @@ def _reports(folder: Path) -> dict[int, Mapping[str, Any]]:
 def _print(console: Console, finding: Finding) -> None:
     from rich.markup import escape
 
-    word = f"[{_COLOURS[finding.verdict]}]{finding.verdict:<11}[/]"
+    word = f"[{_COLOURS[finding.status]}]{finding.status:<11}[/]"
     console.print(f"{word}  {escape(finding.name)}: {escape(finding.fact)}", highlight=False, soft_wrap=True)
     if finding.mend:
         console.print(f"{'':<13}mend: {escape(finding.mend)}", highlight=False, soft_wrap=True)
 
 
 def _summary(console: Console, findings: Sequence[Finding]) -> None:
-    counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    counts = {status: sum(finding.status is status for finding in findings) for status in CheckStatus}
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     console.print(said, highlight=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweep.adapters.slurm.site import SlurmSite
+from sweep.adapters.slurm.site.cluster_site import SlurmSite
 from sweep.core.settings.site import Site
 from sweep.core.settings.spec import SlurmSpec
 from sweep.ports import SchedulerError, SchedulerUnreachableError

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +10,7 @@ from hypothesis import strategies as st
 
 from sweep.adapters.slurm.queue_text import (
     Rows,
-    bases,
     best_report,
-    parse_exit_code,
-    parse_nodes,
-    parse_row_id,
-    parse_time,
     read_sacct,
     read_squeue,
 )
@@ -29,18 +21,6 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "slurm"
 
 def queue(name: str) -> Rows:
     return read_squeue((GOLDEN / name).read_text())
-
-
-@pytest.fixture
-def five_hours_west() -> Iterator[None]:
-    before = os.environ.get("TZ")
-    os.environ["TZ"] = "UTC+5"
-    time.tzset()
-    yield
-    os.environ.pop("TZ")
-    if before is not None:
-        os.environ["TZ"] = before
-    time.tzset()
 
 
 def test_a_running_two_node_job_is_read_from_squeue() -> None:
@@ -169,28 +149,6 @@ def test_accounting_alone_knows_a_task_by_its_row_or_by_that_of_the_rest(row: st
         assert report.state == word
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("42", ("42", ["42"], False)),
-        ("42_7", ("42", ["42_7"], True)),
-        ("42_[0-2,5%2]", ("42", ["42_0", "42_1", "42_2", "42_5"], True)),
-        ("42_[3-9:3%1]", ("42", ["42_3", "42_6", "42_9"], True)),
-        ("42_[2,5,7-9,...]", ("42", ["42_2", "42_5", "42_7", "42_8", "42_9"], False)),
-        ("42_[4,7,22...%2]", ("42", ["42_4", "42_7"], False)),
-        ("42_[4,7,2", ("42", ["42_4", "42_7"], False)),
-        ("42_[", ("42", [], False)),
-        ("42.batch", None),
-        ("42_7.extern", None),
-        ("42+1", None),
-        ("JOBID", None),
-        ("", None),
-    ],
-)
-def test_a_first_column_is_read_in_all_its_forms(text: str, named: object) -> None:
-    assert parse_row_id(text) == named
-
-
 def test_a_word_that_nobody_knows_counts_as_alive() -> None:
     assert read_squeue("42|job|FROBNICATING|node1|100|200|None").exact["42"].phase is Phase.RUNNING
 
@@ -207,42 +165,6 @@ def test_a_reason_may_hold_the_separator() -> None:
 def test_banners_and_steps_are_passed_over() -> None:
     rows = read_squeue("Welcome | to the cluster\n\n42.batch|COMPLETED|node1|1|2|None\n")
     assert rows == Rows()
-
-
-def test_ids_are_gathered_by_job() -> None:
-    assert bases("42_0\n42_[1-3]\nbanner\n7\n42\n") == ["42", "7"]
-
-
-@pytest.mark.parametrize(
-    ("text", "codes"), [("0:0", 0), ("3:0", 3), ("0:9", 137), ("1:15", 143), ("", None), ("x:y", None)]
-)
-def test_an_exit_code_of_a_signal_is_what_a_shell_says(text: str, codes: int | None) -> None:
-    assert parse_exit_code(text) == codes
-
-
-@pytest.mark.parametrize("text", ["", "N/A", "NONE", "None", "Unknown", "0"])
-def test_an_unknown_time_is_none(text: str) -> None:
-    assert parse_time(text) is None
-
-
-@pytest.mark.usefixtures("five_hours_west")
-def test_a_time_that_ignores_the_format_is_taken_as_local() -> None:
-    assert parse_time("2026-11-29T16:26:40") == 1795987600.0
-    assert parse_time("1795987600") == 1795987600.0
-
-
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        ("node1", ("node1",)),
-        ("gpu[01-03,7],login1", ("gpu01", "gpu02", "gpu03", "gpu7", "login1")),
-        ("(null)", ()),
-        ("None assigned", ()),
-        ("gpu[1-", ("gpu[1-",)),
-    ],
-)
-def test_node_lists_are_written_out_where_they_are_understood(text: str, nodes: tuple[str, ...]) -> None:
-    assert parse_nodes(text) == nodes
 
 
 @given(st.text(alphabet="0123456789_[],-%:.|RUNNINGCOMPLETED \nNone", max_size=80))

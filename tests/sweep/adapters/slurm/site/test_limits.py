@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.adapters.slurm.limits import Asked, asked_of, submit_limits
+from sweep.adapters.slurm.site.limits import submit_limits
+from sweep.adapters.slurm.site.request import Request, resolve_request
 from sweep.core.settings.spec import GpuFlag, SlurmSpec
 from tests.sweep.adapters.recorded_site import NOW, ask, golden, site_of, user_rows
 
@@ -119,8 +120,8 @@ def test_without_a_limit_nothing_is_counted() -> None:
 
 
 def test_the_account_that_is_asked_for_is_the_one_that_counts() -> None:
-    asked = SlurmSpec(account="root")
-    assert ask(asked, user=golden("user").replace("normal||", "normal|2|")).free_tasks == 1
+    request = SlurmSpec(account="root")
+    assert ask(request, user=golden("user").replace("normal||", "normal|2|")).free_tasks == 1
     elsewhere = user_rows(submit="1").replace("private", "elsewhere")
     assert ask(user=elsewhere + user_rows()).free_tasks == 4, "another cluster's association is not ours"
     assert (
@@ -135,19 +136,19 @@ def test_an_association_for_the_partition_comes_before_the_one_for_all() -> None
 
 
 def test_a_job_that_asks_for_no_qos_gets_the_associations_default_or_its_only_one() -> None:
-    facts = site_of(qos=golden("qos"))[0].facts()
-    assert [qos.name for qos in asked_of(SlurmSpec(), facts).qos] == ["normal"]
+    config = site_of(qos=golden("qos"))[0].config()
+    assert [qos.name for qos in resolve_request(SlurmSpec(), config).qos] == ["normal"]
     for rows, expected in ((user_rows(default="", qos="low"), ["low"]), (user_rows(default=""), [])):
-        facts = site_of(user=rows)[0].facts()
-        assert [qos.name for qos in asked_of(SlurmSpec(), facts).qos] == expected
+        config = site_of(user=rows)[0].config()
+        assert [qos.name for qos in resolve_request(SlurmSpec(), config).qos] == expected
 
 
 def test_what_is_not_known_asks_for_nothing() -> None:
-    facts = site_of()[0].facts()
-    asked = asked_of(SlurmSpec(partition="nope", account="nope", qos="nope"), facts)
-    assert asked == Asked()
-    assert submit_limits(asked, facts) == []
-    assert asked.nodes == frozenset()
+    config = site_of()[0].config()
+    request = resolve_request(SlurmSpec(partition="nope", account="nope", qos="nope"), config)
+    assert request == Request()
+    assert submit_limits(request, config) == []
+    assert request.nodes == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweep.adapters.slurm.site import ASK_AGAIN_S, FRESH_S, HOPELESS, SlurmSite, is_hopeless
-from sweep.adapters.slurm.site_text import read_unhealthy
-from sweep.core.attempts.attempt import JobReport, Phase
+from sweep.adapters.slurm.site.cluster_site import ASK_AGAIN_S, FRESH_S, SlurmSite
+from sweep.adapters.slurm.site.read_config import read_out_of_service
 from sweep.core.settings.site import Site
 from sweep.core.settings.spec import SlurmSpec
 from sweep.ports import SchedulerUnreachableError
@@ -59,7 +58,7 @@ def test_nodes_out_of_service_are_named_with_slurms_reason() -> None:
     assert site.unhealthy([]) == {}
     assert len(commands.calls) == 2
     assert site_of(**{"nodes-drained": None})[0].unhealthy(["node2"]) == {}
-    assert read_unhealthy(golden("nodes")) == {}
+    assert read_out_of_service(golden("nodes")) == {}
 
 
 def test_what_cannot_be_asked_is_none_and_the_rest_is_there() -> None:
@@ -99,11 +98,11 @@ def test_a_controller_that_is_away_is_asked_once_and_what_it_said_before_still_c
 )
 def test_no_further_question_is_put_once_nobody_is_there_to_answer(away: str, asked: list[str]) -> None:
     site, commands = site_of(**{away: AWAY})
-    facts = site.facts()
+    config = site.config()
     assert commands.calls == asked
-    assert facts.config is not None, "what was heard before it counts"
-    assert (facts.partitions is None) == (away == "partitions")
-    assert facts.qos is None
+    assert config.settings is not None, "what was heard before it counts"
+    assert (config.partitions is None) == (away == "partitions")
+    assert config.qos is None
 
 
 def test_settings_are_asked_for_once_in_ten_minutes_and_the_queue_each_time() -> None:
@@ -132,52 +131,3 @@ def test_what_could_not_be_asked_is_asked_again_soon_and_stays_as_it_was_meanwhi
     commands.answers = {"partitions": golden("partitions").replace("node[1-2]", "node[1-3]")}
     clock.time += 1
     assert site.site().nodes == {"node1", "node2", "node3"}
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        "PartitionTimeLimit",
-        "PartitionNodeLimit",
-        "BadConstraints",
-        "AccountNotAllowed",
-        "Job's account not permitted to use this partition (debug allows other not sweep)",
-        "Job's QOS not permitted to use this partition (debug allows normal not high)",
-        "InvalidAccount",
-        "InvalidQOS",
-        "QOSMaxWallDurationPerJobLimit",
-        "AssocMaxWallDurationPerJobLimit",
-        "QOSMaxNodePerJobLimit",
-        "QOSMaxGRESPerJob",
-        "QOSMaxGRESMinutesPerJob",
-        "AssocMaxCpuPerNode",
-        "QOSMinCpuNotSatisfied",
-        "QOSMinGRES",
-        "MaxMemPerLimit",
-        "ReservationDeleted",
-        "DependencyNeverSatisfied",
-    ],
-)
-def test_a_job_that_waits_for_this_waits_for_nothing(reason: str) -> None:
-    assert is_hopeless(JobReport(state="PENDING", phase=Phase.PENDING, reason=reason))
-    assert not is_hopeless(JobReport(state="RUNNING", phase=Phase.RUNNING, reason=reason))
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        *("", "None", "Priority", "Resources", "Reservation", "BeginTime", "Dependency", "JobArrayTaskLimit"),
-        *("QOSMaxJobsPerUserLimit", "QOSMaxGRESPerUser", "QOSMaxCpuPerUserLimit", "QOSGrpGRES", "AssocGrpCpuLimit"),
-        *("QOSGrpCPUMinutesLimit", "AssocMaxJobsLimit", "MaxGRESPerAccount", "QOSMaxSubmitJobPerUserLimit"),
-        *("PartitionDown", "PartitionInactive", "JobHeldUser", "JobHeldAdmin", "Licenses", "NodeDown"),
-        "ReqNodeNotAvail, UnavailableNodes:node2",
-        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
-        *("PartitionTimeLimitSoon", "SomethingNew", "not InvalidQOS"),
-    ],
-)
-def test_a_job_that_waits_for_this_may_start_yet(reason: str) -> None:
-    assert not is_hopeless(JobReport(state="PENDING", phase=Phase.PENDING, reason=reason))
-
-
-def test_every_hopeless_reason_is_explained() -> None:
-    assert all(pattern and meaning for pattern, meaning in HOPELESS)

@@ -1,47 +1,43 @@
-"""What is to be made of the reports that compute nodes write about themselves (``sweep.launch.probe``)."""
+"""Judges the reports that compute nodes write about themselves (``sweep.launch.probe``)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from sweep.core.encoding.frozen import dataclass
-from sweep.usecases.doctor import Finding, not_checked, ok, problem, warning
+from sweep.usecases.doctor.checks import Finding, not_checked, ok, problem, warning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sweep.usecases.doctor import Probed
+    from sweep.usecases.doctor.probe_job import ProbeResult
 
 LARGEST_SKEW_S = 2.0
-"""Clocks that differ by more make the first of several errors, and the age of a lease, doubtful."""
+"""Where clocks differ by more, the first of several errors and the age of a lease are doubtful."""
 LEAST_OPEN_FILES = 1024
 _GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What nodes should be like.
-
-    Attributes:
-        token: The words in the run directory; None: it is this machine's, nothing to compare.
-        python: Version of the interpreter here.
-        gpus_per_node: Ranks on each node.
-        uses_gpus: Whether they use GPUs.
-        needs_torch: Whether the trainer is started by torchrun.
-    """
+    """What each node should report."""
 
     token: str | None
+    """The content of the token file in the run directory; None where the probe runs on this machine."""
     python: str
+    """Version of the interpreter here."""
     gpus_per_node: int
+    """Ranks on each node."""
     uses_gpus: bool
     needs_torch: bool
+    """True if torchrun starts the trainer."""
 
 
-def judge(probed: Probed, expected: Expected) -> list[Finding]:
-    """One finding for each thing that the nodes were asked."""
-    if not probed.reports:
+def judge(probe: ProbeResult, expected: Expected) -> list[Finding]:
+    """Return one finding for each subject of the reports."""
+    if not probe.reports:
         return [not_checked("nodes", "no node has reported")]
-    reports = [probed.reports[rank] for rank in sorted(probed.reports)]
+    reports = [probe.reports[rank] for rank in sorted(probe.reports)]
     return [
         *([] if expected.token is None else [_shared(reports, expected.token)]),
         _file_system(reports),
@@ -49,7 +45,7 @@ def judge(probed: Probed, expected: Expected) -> list[Finding]:
         _trainer(reports),
         _torch(reports, expected),
         _gpus(reports, expected),
-        *([] if expected.token is None else [_port(reports), _rendezvous(reports), _clocks(probed, reports)]),
+        *([] if expected.token is None else [_port(reports), _rendezvous(reports), _clocks(probe, reports)]),
         _limits(reports, expected),
     ]
 
@@ -165,15 +161,16 @@ def _rendezvous(reports: Sequence[Mapping[str, Any]]) -> Finding:
     return ok("rendezvous", f"{peer.get('host')} reached {peer.get('head')} ({', '.join(peer.get('resolved', []))})")
 
 
-def _clocks(probed: Probed, reports: Sequence[Mapping[str, Any]]) -> Finding:
-    """Between nodes as they measured it; to here by the stamps of files, and by what is certain anyway.
+def _clocks(probe: ProbeResult, reports: Sequence[Mapping[str, Any]]) -> Finding:
+    """Compare the nodes' clocks with node 0's, as they measured it, and with this machine's.
 
-    Nobody reports before the job was submitted, or after its report was seen.
+    The second comparison uses the time stamps of files, and two facts: no node reports before the job was submitted,
+    nor after its report was seen.
     """
     between = [abs(float(report["clock_offset_s"])) for report in reports if "clock_offset_s" in report]
-    ahead = max(float(report.get("time", 0)) - probed.seen_at for report in reports)
-    behind = max(probed.began_at - float(report.get("time", 0)) for report in reports)
-    here = _to_here(probed, reports)
+    ahead = max(float(report.get("time", 0)) - probe.seen_at for report in reports)
+    behind = max(probe.began_at - float(report.get("time", 0)) for report in reports)
+    here = _to_here(probe, reports)
     worst = max([*between, ahead, behind, *here])
     if worst > LARGEST_SKEW_S:
         least = "" if here and worst == max(here) else "at least "
@@ -184,11 +181,11 @@ def _clocks(probed: Probed, reports: Sequence[Mapping[str, Any]]) -> Finding:
     return ok("clocks", nodes + (f"with this machine within {max(here):.2f} s" if here else "nothing contradicts ours"))
 
 
-def _to_here(probed: Probed, reports: Sequence[Mapping[str, Any]]) -> list[float]:
-    if probed.ahead_of_files_s is None:
+def _to_here(probe: ProbeResult, reports: Sequence[Mapping[str, Any]]) -> list[float]:
+    if probe.ahead_of_files_s is None:
         return []
     seen = [report.get("ahead_of_files_s") for report in reports]
-    return [abs(float(value) - probed.ahead_of_files_s) for value in seen if value is not None]
+    return [abs(float(value) - probe.ahead_of_files_s) for value in seen if value is not None]
 
 
 def _limits(reports: Sequence[Mapping[str, Any]], expected: Expected) -> Finding:

@@ -1,15 +1,15 @@
-"""Reading what scontrol, sinfo and sacctmgr say."""
+"""The reading of what scontrol, sinfo and sacctmgr print."""
 
 from __future__ import annotations
 
 import pytest
 
-from sweep.adapters.slurm.site_text import (
+from sweep.adapters.slurm.site.read_config import (
     parse_minutes,
-    read_config,
+    read_out_of_service,
     read_partitions,
     read_reservations,
-    read_unhealthy,
+    read_settings,
 )
 from tests.sweep.adapters.recorded_site import golden
 
@@ -25,7 +25,7 @@ def test_reading_partitions_and_reservations() -> None:
     )
     assert (long.name, long.is_default, long.max_walltime_min, long.qos) == ("long", False, None, "partq")
     assert [item.name for item in read_reservations(golden("reservations"))] == ["maint", "mine", "all_maint"]
-    assert read_config(golden("config"))["SLURM_VERSION"] == "22.05.8"
+    assert read_settings(golden("config"))["SLURM_VERSION"] == "22.05.8"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_reading_partitions_and_reservations() -> None:
     ],
 )
 def test_states_of_nodes(state: str, is_bad: bool) -> None:
-    assert read_unhealthy(f"n1|{state}|none") == ({"n1": state} if is_bad else {})
+    assert read_out_of_service(f"n1|{state}|none") == ({"n1": state} if is_bad else {})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The limits, partitions, reservations and nodes of a Slurm cluster."""
