@@ -208,8 +208,8 @@ class Scheduler(JobReports, Protocol):
 # ------------------------------------------------------------------------------------------------------ a run directory
 
 
-class RunRecords(Protocol):
-    """Reads the records of a run directory."""
+class RunProgress(Protocol):
+    """Reads how far a run is."""
 
     @property
     def path(self) -> str:
@@ -219,6 +219,22 @@ class RunRecords(Protocol):
     def sweep_file(self) -> SweepFile | None:
         """The content of ``sweep.json``; None where there is none yet."""
         ...
+
+    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
+        """The launcher's file of an attempt's latest run; None where there is none that can be read."""
+        ...
+
+    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
+        """The launchers' files of an attempt's earlier runs under the same job id, the first first."""
+        ...
+
+    def progress(self, key: AttemptKey) -> Progress | None:
+        """The step that a running trainer is at; None where it has not said."""
+        ...
+
+
+class RunRecords(RunProgress, Protocol):
+    """Reads all records of a run directory."""
 
     def submission_names(self) -> Sequence[str]:
         """Names of all submissions ever written, oldest first."""
@@ -252,20 +268,8 @@ class RunRecords(Protocol):
         """Error files of an attempt's latest restart."""
         ...
 
-    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
-        """The launcher's file of an attempt's latest run; None where there is none that can be read."""
-        ...
-
-    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
-        """The launchers' files of an attempt's earlier runs under the same job id, the first first."""
-        ...
-
     def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
         """Unix time at which one run of an attempt last wrote a file; ``restart`` counts the runs before it."""
-        ...
-
-    def progress(self, key: AttemptKey) -> Progress | None:
-        """The step that a running trainer is at; None where it has not said."""
         ...
 
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.files.ledger_file import LedgerFile
-from sweep.adapters.files.run_directory import RunDir, find_run_dirs
+from sweep.adapters.files.run_reader import find_run_dirs
 from sweep.core.attempts.history import fold
 from sweep.core.records.layout import LEDGER_FILE
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from sweep.adapters.files.run_directory import RunDir
+    from sweep.adapters.files.run_reader import RunReader
     from sweep.cli.args import Arguments
     from sweep.core.attempts.history import History
     from sweep.core.records.sweep_file import SweepFile
@@ -99,6 +101,8 @@ def find_run_dir(asked: Arguments) -> RunDir:
 
 
 def _existing(path: Path) -> RunDir:
+    from sweep.adapters.files.run_directory import RunDir
+
     run_dir = RunDir(path)
     if not run_dir.exists():
         raise CommandError(
@@ -116,7 +120,7 @@ def sweep_file_of(run_dir: RunDir) -> SweepFile:
     return content
 
 
-def read_history(run_dir: RunDir) -> tuple[History, list[str]]:
+def read_history(run_dir: RunReader) -> tuple[History, list[str]]:
     """The history of a run directory, and what is wrong with its ledger; writes nothing."""
     events, problems = LedgerFile(Path(run_dir.path) / LEDGER_FILE).read()
     history = fold(events)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.run_directory import PRIVATE_UMASK
+from sweep.adapters.files.run_reader import PRIVATE_UMASK
 from sweep.cli import args as arguments
 from sweep.cli.common import BAD_USAGE, INTERRUPTED, OK, CommandError
 
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
 def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors that are the user's or the machine's, not the tool's: shown without a traceback."""
     from sweep.adapters.files.lease import LeaseHeldError, LeaseLostError
-    from sweep.adapters.files.run_directory import RunDirError
+    from sweep.adapters.files.run_reader import RunDirError
     from sweep.adapters.files.sources_snapshot import SourcesError
     from sweep.config import ConfigError
     from sweep.core.cells.axes import GridError

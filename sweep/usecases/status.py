@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sweep.core.decisions.plan import Action
     from sweep.core.records.progress import Progress
     from sweep.core.records.sweep_file import SweepFile
-    from sweep.ports import RunDirectory
+    from sweep.ports import RunProgress
     from sweep.usecases.look import Look
 
 
@@ -73,7 +73,7 @@ def as_left(action: Action, history: History) -> Action:
 def statuses(
     content: SweepFile,
     history: History,
-    run_dir: RunDirectory | None,
+    run_dir: RunProgress | None,
     actions: Sequence[Action] | None = None,
     *,
     look: Look | None = None,
@@ -116,7 +116,7 @@ def _seen(status: RepeatStatus, look: Look) -> RepeatStatus:
 
 
 def _status(
-    cell: Cell, axes: Mapping[str, AxisValue], action: Action, history: History, run_dir: RunDirectory | None
+    cell: Cell, axes: Mapping[str, AxisValue], action: Action, history: History, run_dir: RunProgress | None
 ) -> RepeatStatus:
     attempt = history.of(action.cell_id, action.repeat).last
     progress, flight = None, "queued"

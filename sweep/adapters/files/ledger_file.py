@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from sweep.core.attempts.ledger import EVENT_NAMES, LEDGER_VERSION, parse_event, read_lines, render_event
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ class LedgerFile:
         """All events, and what is wrong with the lines that are none."""
         try:
             with self._path.open("rb") as file:
-                return read_lines(file, _parse)
+                return read_lines(file, _fast_parser())
         except FileNotFoundError:
             return [], []
 
@@ -66,22 +64,32 @@ class LedgerFile:
                 _write_all(fd, b"\n")
 
 
-# A long sweep's ledger is read at every start: lines as render_event writes them are decoded in C, straight to events.
-_HEAD = f'{{"v": {LEDGER_VERSION}, "event": "'.encode()
-_DECODERS = {_HEAD + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()}
+def _fast_parser() -> Callable[[bytes], Event]:
+    """As :func:`sweep.core.attempts.ledger.parse_event`, which reads every line that is not plainly an event.
 
+    A long sweep's ledger is read at every start: lines as ``render_event`` writes them are decoded in C, straight to
+    events.
+    """
+    import msgspec  # takes as long to import as ten of our modules, and a run that has not begun has no ledger
 
-def _parse(line: bytes, decoders: Mapping[bytes, Callable[[bytes], Any]] = _DECODERS, n: int = len(_HEAD)) -> Event:
-    """As :func:`sweep.core.attempts.ledger.parse_event`, which reads every line that is not plainly an event."""
-    decode = decoders.get(line[: line.find(b'"', n)])
-    if decode is not None:
-        try:
-            event: Event = decode(line)
-        except (ValueError, RecursionError):
-            pass  # the other reader says what is wrong, if anything is
-        else:
-            return event
-    return parse_event(line.decode("utf-8", errors="replace"))
+    head = f'{{"v": {LEDGER_VERSION}, "event": "'.encode()
+    start = len(head)
+    decoders: Mapping[bytes, Callable[[bytes], Any]] = {
+        head + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()
+    }
+
+    def parse(line: bytes) -> Event:
+        decode = decoders.get(line[: line.find(b'"', start)])
+        if decode is not None:
+            try:
+                event: Event = decode(line)
+            except (ValueError, RecursionError):
+                pass  # the other reader says what is wrong, if anything is
+            else:
+                return event
+        return parse_event(line.decode("utf-8", errors="replace"))
+
+    return parse
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.run_directory import RunDirError
+from sweep.adapters.files.run_reader import RunDirError
 from sweep.core.jobs.environment import redacted_text
 from sweep.files import write_atomically
 

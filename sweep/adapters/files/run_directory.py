@@ -1,31 +1,25 @@
-"""Reading and atomic publishing in a run directory: a file that exists is complete."""
+"""Reads and publishes the records of a run directory; a file that exists is complete."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
 import socket
-import stat
 import time
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.adapters.files.run_reader import RunDirError, RunReader
+from sweep.core.encoding.record import RecordError, render
 from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.submission import Submission, submission_file
-from sweep.core.records.attempt_file import AttemptFile
 from sweep.core.records.cell_file import CellFile
 from sweep.core.records.error_file import parse_error
 from sweep.core.records.layout import (
-    ATTEMPT_FILE,
     AWAY_FILE,
     CELL_FILE,
     ERROR_GLOB,
     FIGURES_DIR,
-    PROGRESS_FILE,
     RESULT_FILE,
     SUBMISSION_LOGS_DIR,
     SUBMISSIONS_DIR,
@@ -33,7 +27,6 @@ from sweep.core.records.layout import (
     TABLES_DIR,
     attempt_dir,
 )
-from sweep.core.records.progress import Progress
 from sweep.core.records.result import Result
 from sweep.core.records.sweep_file import SweepFile
 from sweep.files import write_atomically
@@ -46,32 +39,16 @@ if TYPE_CHECKING:
     from sweep.core.cells.cell import Cell
 
 REQUESTS_DIR = "requests"
-PRIVATE_UMASK = 0o077
-"""Of a process that has no run directory yet: what it makes is its user's alone."""
 _PROBE_BYTES = 8192
-_RESTART = re.compile(r"^restart-(\d+)$")
 _T = TypeVar("_T")
 
 
-class RunDirError(Exception):
-    """A run directory cannot be used; the message says why and what to change."""
-
-
-class RunDir:
+class RunDir(RunReader):
     """Implements :class:`sweep.ports.RunDirectory` on a (shared) file system.
 
     Args:
         path: The run directory; :meth:`create` makes it.
     """
-
-    def __init__(self, path: Path) -> None:
-        """Touch nothing."""
-        self._path = path.absolute()
-
-    @property
-    def path(self) -> str:
-        """Absolute path."""
-        return str(self._path)
 
     def create(self) -> None:
         """Make the directory, private to the user, and show that it can be written.
@@ -91,51 +68,6 @@ class RunDir:
             raise RunDirError(
                 f"the run directory {self._path} cannot be written ({error.strerror or error}). "
                 "Give another with run_dir=..., or mend its permissions or the space on its disk."
-            ) from error
-
-    def apply_access(self) -> list[str]:
-        """Let all that is made from now on, by jobs too (they inherit it), be private, or its group's as it is.
-
-        One that is closed to others (750, 2770) was given to its group, which may do below it what it may in it. One
-        that anybody may enter (755) was just made so.
-
-        Returns:
-            What people should know of a directory that anybody may enter.
-        """
-        try:
-            mode = stat.S_IMODE(self._path.stat().st_mode)
-        except OSError:
-            return []  # who uses it next says what is wrong with it
-        if not mode & stat.S_IRWXO:
-            os.umask(PRIVATE_UMASK & ~(mode & stat.S_IRWXG))
-            return []
-        os.umask(PRIVATE_UMASK)
-        return [
-            f"anybody may look into {self._path} (mode {mode:o}), which existed before. What is made in it is yours "
-            "alone all the same; chmod 700 closes it, chmod 750 shares it with your group."
-        ]
-
-    def exists(self) -> bool:
-        """Whether there is a ``sweep.json``."""
-        return (self._path / SWEEP_FILE).exists()
-
-    def sweep_file(self) -> SweepFile | None:
-        """The content of ``sweep.json``; None where there is none yet.
-
-        Raises:
-            RunDirError: If it is damaged or of another schema version.
-            PermissionError: If it is somebody else's.
-        """
-        try:
-            return SweepFile.parse((self._path / SWEEP_FILE).read_text())
-        except FileNotFoundError:
-            return None
-        except PermissionError:
-            raise  # nothing is damaged
-        except (OSError, RecordError) as error:
-            raise RunDirError(
-                f"{self._path / SWEEP_FILE}: {error}. The results below it are untouched; give another run_dir=..., or "
-                f"move {SWEEP_FILE} away to have it made anew from the grid."
             ) from error
 
     def publish_sweep_file(self, content: SweepFile) -> None:
@@ -214,15 +146,6 @@ class RunDir:
                 found.append(parse_error(path.read_text()))
         return found
 
-    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
-        """What the launcher wrote; None where it has not, or not readably."""
-        return _read(self._restarts(key)[0] / ATTEMPT_FILE, AttemptFile.parse)
-
-    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
-        """What the launchers of an attempt's earlier runs under the same job id wrote, the first first."""
-        read = (_read(folder / ATTEMPT_FILE, AttemptFile.parse) for folder in self._restarts(key)[1:])
-        return sorted((run for run in read if run is not None), key=lambda run: run.restart)
-
     def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
         """Unix time at which a run of an attempt last wrote a file, by the file system's clock; None: it never did."""
         times = []
@@ -232,10 +155,6 @@ class RunDir:
             times = [path.stat().st_mtime for path in folder.iterdir() if path.is_file() and path.name != CELL_FILE]
         return max(times, default=None)
 
-    def progress(self, key: AttemptKey) -> Progress | None:
-        """The step a running trainer is at; None where it has not said."""
-        return _read(self._restarts(key)[0] / PROGRESS_FILE, Progress.parse)
-
     def publish_away(self, since: float | None, message: str) -> None:
         """Say since when the scheduler has not been reached; None: it is. What cannot be written is no error."""
         path = self._path / AWAY_FILE
@@ -244,10 +163,6 @@ class RunDir:
                 path.unlink(missing_ok=True)
             else:
                 write_atomically(path, render("scheduler-away", {"since": since, "words": message}))
-
-    def away(self) -> tuple[float, str] | None:
-        """Since when the scheduler has not been reached, and its words; None where it is, as far as anybody knows."""
-        return _read(self._path / AWAY_FILE, _parse_away)
 
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         """Requests of ``sweep cancel`` made while another process holds the run: their names and cell ids."""
@@ -271,47 +186,9 @@ class RunDir:
         """Whether nobody has acted on a request yet."""
         return (self._path / REQUESTS_DIR / name).exists()
 
-    def _restarts(self, key: AttemptKey) -> list[Path]:
-        """Folders of the attempt's runs under one job id, the latest first; the attempt's own last."""
-        own = self._path / attempt_dir(key)
-        try:
-            numbered = [(int(match[1]), path) for path in own.iterdir() if (match := _RESTART.match(path.name))]
-        except OSError:
-            numbered = []
-        return [*(path for _, path in sorted(numbered, reverse=True)), own]
-
-
-def _read(path: Path, parse: Callable[[str], _T]) -> _T | None:
-    try:
-        return parse(path.read_text())
-    except (OSError, RecordError):
-        return None
-
 
 def _claim(name: str, get: Callable[[], _T]) -> _T:
     try:
         return get()
     except RecordError as error:
         raise RecordError(f"{claim_file(name)}: {error}. Delete it if no job of that name is there") from error
-
-
-def _parse_away(text: str) -> tuple[float, str]:
-    data = parse_object(text, "scheduler-away")
-    since, words = data.get("since"), data.get("words")
-    if not isinstance(since, float) or not isinstance(words, str):
-        raise RecordError(f"{AWAY_FILE} is damaged")
-    return since, words
-
-
-def find_run_dirs(root: Path) -> list[Path]:
-    """Run directories directly below a folder, the most recently changed first."""
-    found = [path.parent for path in root.glob(f"*/{SWEEP_FILE}")]
-    return sorted(found, key=_last_change, reverse=True)
-
-
-def _last_change(run_dir: Path) -> float:
-    times = [0.0]
-    for name in (SWEEP_FILE, "ledger.jsonl"):
-        with contextlib.suppress(OSError):
-            times.append((run_dir / name).stat().st_mtime)
-    return max(times)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.run_directory import RunDir
+from sweep.adapters.files.run_reader import RunReader
 from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes, read_history
 from sweep.cli.display import views
 from sweep.core.grids.grid import expand
@@ -23,7 +23,7 @@ def main(asked: Arguments) -> int:
     """Print the plan."""
     spec = load_spec(asked)
     content = sweep_file_of(spec, expand(spec.grid))
-    run_dir = RunDir(Path(spec.run_dir))
+    run_dir = RunReader(Path(spec.run_dir))
     old = run_dir.sweep_file()
     # Raises where the directory is another grid's or cluster's.
     known = content.cells if old is None else extended(old, content).cells

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.files import run_directory as module
-from sweep.adapters.files.run_directory import RunDir, RunDirError, find_run_dirs
+from sweep.adapters.files.run_directory import RunDir
+from sweep.adapters.files.run_reader import RunDirError, find_run_dirs
 from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import cell_id
 from sweep.core.encoding.record import RecordError
@@ -204,7 +204,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, mo
     def full_disk(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, "new")
     assert path.read_text() == "old"

@@ -1,0 +1,148 @@
+"""Reads how far a run is: what it consists of, what its launchers and trainers last wrote, and who may look into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from typing import TYPE_CHECKING, TypeVar
+
+from sweep.core.encoding.record import RecordError, parse_object
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.layout import ATTEMPT_FILE, AWAY_FILE, PROGRESS_FILE, SWEEP_FILE, attempt_dir
+from sweep.core.records.progress import Progress
+from sweep.core.records.sweep_file import SweepFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from sweep.core.attempts.attempt import AttemptKey
+
+PRIVATE_UMASK = 0o077
+"""Of a process that has no run directory yet: what it makes is its user's alone."""
+_RESTART = re.compile(r"^restart-(\d+)$")
+_T = TypeVar("_T")
+
+
+class RunDirError(Exception):
+    """A run directory cannot be used; the message says why and what to change."""
+
+
+class RunReader:
+    """Implements :class:`sweep.ports.RunProgress` on a (shared) file system, for commands that write nothing.
+
+    Args:
+        path: The run directory; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Touch nothing."""
+        self._path = path.absolute()
+
+    @property
+    def path(self) -> str:
+        """Absolute path."""
+        return str(self._path)
+
+    def apply_access(self) -> list[str]:
+        """Let all that is made from now on, by jobs too (they inherit it), be private, or its group's as it is.
+
+        One that is closed to others (750, 2770) was given to its group, which may do below it what it may in it. One
+        that anybody may enter (755) was just made so.
+
+        Returns:
+            What people should know of a directory that anybody may enter.
+        """
+        try:
+            mode = stat.S_IMODE(self._path.stat().st_mode)
+        except OSError:
+            return []  # who uses it next says what is wrong with it
+        if not mode & stat.S_IRWXO:
+            os.umask(PRIVATE_UMASK & ~(mode & stat.S_IRWXG))
+            return []
+        os.umask(PRIVATE_UMASK)
+        return [
+            f"anybody may look into {self._path} (mode {mode:o}), which existed before. What is made in it is yours "
+            "alone all the same; chmod 700 closes it, chmod 750 shares it with your group."
+        ]
+
+    def exists(self) -> bool:
+        """Whether there is a ``sweep.json``."""
+        return (self._path / SWEEP_FILE).exists()
+
+    def sweep_file(self) -> SweepFile | None:
+        """The content of ``sweep.json``; None where there is none yet.
+
+        Raises:
+            RunDirError: If it is damaged or of another schema version.
+            PermissionError: If it is somebody else's.
+        """
+        try:
+            return SweepFile.parse((self._path / SWEEP_FILE).read_text())
+        except FileNotFoundError:
+            return None
+        except PermissionError:
+            raise  # nothing is damaged
+        except (OSError, RecordError) as error:
+            raise RunDirError(
+                f"{self._path / SWEEP_FILE}: {error}. The results below it are untouched; give another run_dir=..., or "
+                f"move {SWEEP_FILE} away to have it made anew from the grid."
+            ) from error
+
+    def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
+        """What the launcher wrote; None where it has not, or not readably."""
+        return read_record(self._restarts(key)[0] / ATTEMPT_FILE, AttemptFile.parse)
+
+    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
+        """What the launchers of an attempt's earlier runs under the same job id wrote, the first first."""
+        read = (read_record(folder / ATTEMPT_FILE, AttemptFile.parse) for folder in self._restarts(key)[1:])
+        return sorted((run for run in read if run is not None), key=lambda run: run.restart)
+
+    def progress(self, key: AttemptKey) -> Progress | None:
+        """The step a running trainer is at; None where it has not said."""
+        return read_record(self._restarts(key)[0] / PROGRESS_FILE, Progress.parse)
+
+    def away(self) -> tuple[float, str] | None:
+        """Since when the scheduler has not been reached, and its words; None where it is, as far as anybody knows."""
+        return read_record(self._path / AWAY_FILE, _parse_away)
+
+    def _restarts(self, key: AttemptKey) -> list[Path]:
+        """Folders of the attempt's runs under one job id, the latest first; the attempt's own last."""
+        own = self._path / attempt_dir(key)
+        try:
+            numbered = [(int(match[1]), path) for path in own.iterdir() if (match := _RESTART.match(path.name))]
+        except OSError:
+            numbered = []
+        return [*(path for _, path in sorted(numbered, reverse=True)), own]
+
+
+def read_record(path: Path, parse: Callable[[str], _T]) -> _T | None:
+    """A record; None where there is none that can be read."""
+    try:
+        return parse(path.read_text())
+    except (OSError, RecordError):
+        return None
+
+
+def _parse_away(text: str) -> tuple[float, str]:
+    data = parse_object(text, "scheduler-away")
+    since, words = data.get("since"), data.get("words")
+    if not isinstance(since, float) or not isinstance(words, str):
+        raise RecordError(f"{AWAY_FILE} is damaged")
+    return since, words
+
+
+def find_run_dirs(root: Path) -> list[Path]:
+    """Run directories directly below a folder, the most recently changed first."""
+    found = [path.parent for path in root.glob(f"*/{SWEEP_FILE}")]
+    return sorted(found, key=_last_change, reverse=True)
+
+
+def _last_change(run_dir: Path) -> float:
+    times = [0.0]
+    for name in (SWEEP_FILE, "ledger.jsonl"):
+        with contextlib.suppress(OSError):
+            times.append((run_dir / name).stat().st_mtime)
+    return max(times)
