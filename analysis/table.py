@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from analysis.holes import MEASURED, REJECTED, explain, gpu_hours
 from analysis.reduce import PROFILE_FIELDS, Reduced, reduce_cell
 from analysis.scaling import Entry, Standing, scale
-from sweep.core.cells.axes import AUTO, DEGREES
+from sweep.core.cells.axis import AUTO
 from sweep.core.cells.batch import BatchRule
 from sweep.core.cells.cell import Cell
 from sweep.core.cells.model_shape import flops_per_token
+from sweep.core.cells.parallelism import DEGREES
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.grid import Rejection
 from sweep.core.grids.series import SeriesKind, varied_axes

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.config.errors import ConfigError, listed
 from sweep.config.keys import SERIES, check_fields
-from sweep.core.cells.axes import AUTO, DEGREES, axis_names
+from sweep.core.cells.axes import axis_names
+from sweep.core.cells.axis import AUTO
 from sweep.core.cells.batch import BatchKind
+from sweep.core.cells.parallelism import DEGREES
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.nearest import did_you_mean
 

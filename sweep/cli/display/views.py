@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from sweep.core.cells.parallelism import DEGREES
 from sweep.core.decisions.admission import gpu_hours_committed
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted, hours
@@ -75,17 +76,12 @@ def as_json(
 def _cell_json(status: RepeatStatus, walltime_min: int | None) -> dict[str, object]:
     action, attempt, progress = status.action, status.attempt, status.progress
     cell = status.cell
-    layout = cell.parallelism
     return {
         "cell": action.cell_id,
         "repeat": action.repeat,
         "axes": dict(status.axes),
         "gpus": cell.gpus,
-        "dp_replicate": layout.dp_replicate,
-        "dp_shard": layout.dp_shard,
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "cp": layout.cp,
+        **{name: getattr(cell.parallelism, name) for name in DEGREES},
         "global_batch": cell.global_batch,
         "micro_batch": cell.micro_batch,
         "state": status.state,

@@ -15,7 +15,8 @@ from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_d
 from sweep.cli.display.progress import ConsoleReporter
 from sweep.cli.wiring import cluster_for, session_for
 from sweep.core.attempts.ledger import CancelRequested
-from sweep.core.cells.axes import DEGREES, axis_names
+from sweep.core.cells.axes import axis_names
+from sweep.core.cells.parallelism import DEGREES
 from sweep.core.decisions.cancel import had_ended, held_back
 from sweep.core.encoding.message import counted
 from sweep.core.grids.combination import DERIVED

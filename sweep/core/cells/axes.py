@@ -1,60 +1,46 @@
-"""The axes that a grid can vary: their names, the order that tables show them in, their defaults and their values."""
+"""The axes that a grid can vary, in the order of its points, and how their values are read."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.cells.axis import AxisValue
-from sweep.core.cells.batch import BatchKind
-from sweep.core.cells.cell import Cell, Checkpointing, Precision
-from sweep.core.cells.parallelism import Parallelism
-from sweep.core.cells.trainer_settings import TrainerSettings
+from sweep.core.cells.axis import AUTO, Axis, AxisValue, axes_of
+from sweep.core.cells.batch import BATCH_TITLES, BatchKind
+from sweep.core.cells.cell import Cell
+from sweep.core.cells.parallelism import LAYOUT
+from sweep.core.cells.trainer_settings import SETTINGS_AXES
 from sweep.core.encoding.codec import convert_value
 from sweep.core.encoding.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sweep.core.cells.model_shape import ModelShape
 
-AUTO = "auto"
-DEGREES = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
-LAYOUT = (*DEGREES, "schedule", "virtual_stages", "async_tp", "sequence_parallel")
-"""Axes of the layout, by the names of the fields of :class:`sweep.core.cells.parallelism.Parallelism`."""
-_OF_CELL = (
-    "nodes",
-    "gpus_per_node",
-    "device",
-    "seq_len",
-    "micro_batch",
-    "precision",
-    "compile",
-    "activation_checkpointing",
-    "reshard_after_forward",
-)
-SETTINGS = tuple(f"trainer.{item.name}" for item in fields(TrainerSettings))
-"""Axes of the trainer's settings, by their dotted names."""
-_DEFAULTS: Mapping[str, AxisValue] = {
-    "dp_replicate": 1,
-    "dp_shard": AUTO,
-    "tp": 1,
-    "pp": 1,
-    "cp": 1,
-    "schedule": None,
-    "virtual_stages": 1,
-    "async_tp": False,
-    "sequence_parallel": True,
-    "micro_batch": None,
-    "precision": Precision.BF16,
-    "compile": False,
-    "activation_checkpointing": Checkpointing.NONE,
-    "reshard_after_forward": False,
-    **{f"trainer.{name}": value for name, value in asdict(TrainerSettings()).items()},
-}
-AXES: tuple[str, ...] = ("nodes", "gpus_per_node", "device", "model", "seq_len", *BatchKind, *LAYOUT, *_OF_CELL[4:])
-"""Every axis but the trainer's settings, in the order in which tables show them."""
+
+def _in_order() -> Iterator[Axis]:
+    """The axes that the fields of a cell stand for, field by field."""
+    for item in axes_of(Cell):
+        if item.field == "parallelism":
+            yield from LAYOUT
+        elif item.field == "trainer":
+            yield from SETTINGS_AXES
+        elif item.field == "global_batch":
+            for kind, title in BATCH_TITLES.items():
+                yield item._replace(name=kind.value, title=title, column=item.column if kind == item.field else None)
+        else:
+            yield item
+
+
+ALL_AXES: Mapping[str, Axis] = {item.name: item for item in _in_order()}
+"""Every axis by its name."""
+SETTINGS = tuple(item.name for item in SETTINGS_AXES)
+"""Names of the axes that are settings of the trainer."""
+AXES = tuple(name for name in ALL_AXES if name not in SETTINGS)
+"""Names of all other axes, in the order in which tables show them."""
+REQUIRED = tuple(item.name for item in ALL_AXES.values() if item.is_required and item.name not in set(BatchKind))
+"""Names of the axes that a grid must give a value, besides that of its batch rule."""
 
 
 class GridError(ValueError):
@@ -63,13 +49,13 @@ class GridError(ValueError):
 
 def axis_default(name: str) -> AxisValue:
     """The value of an axis in a combination that does not name it; None where it has no default, as ``nodes``."""
-    return _DEFAULTS.get(name)
+    return ALL_AXES[name].default if name in ALL_AXES else None
 
 
 def axis_names(batch_kind: BatchKind) -> tuple[str, ...]:
     """The axes that a grid with this batch rule may use, the trainer's settings included."""
     other = set(BatchKind) - {batch_kind}
-    return (*(name for name in AXES if name not in other), *SETTINGS)
+    return tuple(name for name in ALL_AXES if name not in other)
 
 
 def normalise_axis(name: str, value: object, models: Mapping[str, ModelShape]) -> AxisValue:
@@ -79,44 +65,36 @@ def normalise_axis(name: str, value: object, models: Mapping[str, ModelShape]) -
         GridError: If it is of the wrong type or not among the values that the axis has.
     """
     try:
-        return _normalise(name, value, models)
+        return _normalise(ALL_AXES[name], value, models)
     except ValueError as error:
         raise GridError(str(error)) from error
 
 
-def _normalise(name: str, value: object, models: Mapping[str, ModelShape]) -> AxisValue:
-    checked: Any
-    if name == "model":
-        _known("model", value, models)
-        return str(value)
-    if name in set(BatchKind):
-        return _batch_value(name, value)
-    if name in DEGREES and value == AUTO:
+def _normalise(axis: Axis, value: Any, models: Mapping[str, ModelShape]) -> AxisValue:
+    if axis.name == "model":
+        return _known("model", value, models)
+    if axis.name in set(BatchKind):
+        return _batch_value(axis.name, value)
+    if axis.is_degree and value == AUTO:
         return AUTO
-    if name == "micro_batch":
-        return None if value is None else _positive(name, value)
-    if name in LAYOUT:
-        checked = convert_value(Parallelism, name, value, name)
-    elif name.startswith("trainer."):
-        checked = convert_value(TrainerSettings, name.removeprefix("trainer."), value, name)
-    else:
-        checked = convert_value(Cell, name, value, name)
-    is_count = isinstance(checked, int) and not isinstance(checked, bool) and not name.startswith("trainer.")
-    return _positive(name, checked) if is_count else checked
+    is_optional = axis.default is None and not axis.is_required
+    if is_optional and value is None:
+        return None
+    # A count that may be None, such as micro_batch, is left to its check: only that says all that the count may be.
+    is_left = is_optional and axis.check is not None
+    checked: Any = value if is_left else convert_value(axis.owner, axis.field, value, axis.name)
+    # The trainer's settings are checked together, when a cell is made: those that do not fit are a rejection.
+    if axis.check is not None and axis.name not in SETTINGS and not axis.check.holds(checked):
+        axis.check.refuse(axis.name, checked)
+    return checked  # type: ignore[no-any-return]  # of the field's type
 
 
-def _known(name: str, value: object, known: Mapping[str, object]) -> None:
+def _known(name: str, value: object, known: Mapping[str, object]) -> str:
     if isinstance(value, str) and value in known:
-        return
+        return value
     raise ValueError(
         f"{name}={value!r} is not known. {did_you_mean(str(value), known)}Known are: {', '.join(sorted(known))}."
     )
-
-
-def _positive(name: str, value: object) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name}={value!r} is not a positive integer. Give a whole number >= 1.")
-    return value
 
 
 def _batch_value(name: str, value: object) -> AxisValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from fractions import Fraction
 
@@ -9,24 +10,29 @@ from sweep.core.encoding.frozen import dataclass
 
 
 class BatchKind(StrEnum):
-    """What a grid holds fixed while the number of GPUs changes."""
+    """The quantity that a grid holds fixed while the number of GPUs changes; its value is the axis of that name."""
 
     SEQUENCES_PER_GPU = "sequences_per_gpu"
     TOKENS_PER_GPU = "tokens_per_gpu"
     GLOBAL_BATCH = "global_batch"
 
 
+BATCH_TITLES: Mapping[BatchKind, str] = {
+    BatchKind.SEQUENCES_PER_GPU: "sequences/GPU",
+    BatchKind.TOKENS_PER_GPU: "tokens/GPU",
+    BatchKind.GLOBAL_BATCH: "global batch (sequences)",
+}
+"""Titles of the axes by which grids give the value of their batch rule."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchRule:
-    """How the global batch follows from the number of GPUs.
-
-    Attributes:
-        kind: What is held fixed.
-        value: Sequences (an exact fraction; with tp or cp a GPU may hold less than one), tokens, or sequences.
-    """
+    """How the global batch follows from the number of GPUs."""
 
     kind: BatchKind
+    """The quantity that is held fixed."""
     value: Fraction
+    """Sequences (an exact fraction: with tp or cp a GPU may hold less than one), tokens, or sequences."""
 
     def __post_init__(self) -> None:
         """Refuse a batch of nothing."""

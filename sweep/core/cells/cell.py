@@ -8,7 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 from fractions import Fraction
 
-from sweep.core.cells.axis import require_positive
+from sweep.core.cells.axis import COUNT, axes_of, axis, check_fields
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
@@ -39,49 +39,42 @@ class Cell:
     """One configuration of the trainer on one kind of device; never which nodes, when or why.
 
     A cell can be built with degrees that contradict each other; :mod:`sweep.core.cells.rules` says whether it can run.
-
-    Attributes:
-        model: Shape of the model.
-        device: Name of the device profile (``conf/hardware``).
-        nodes: Nodes of the job.
-        gpus_per_node: Ranks on each node (on a CPU: processes).
-        parallelism: Degrees of every parallel dimension.
-        global_batch: Sequences in one optimiser step.
-        micro_batch: Sequences that a data-parallel rank takes in one forward pass.
-        seq_len: Tokens of a sequence.
-        precision: Number format.
-        compile: Whether blocks go through torch.compile.
-        activation_checkpointing: What is recomputed.
-        reshard_after_forward: Whether FSDP frees gathered parameters after the forward pass (ZeRO-3; without: ZeRO-2,
-            as in arXiv 2411.13055).
-        trainer: Everything else the trainer is told.
+    The order of the fields is that of the axes (:mod:`sweep.core.cells.axes`), and so the order of a grid's points.
     """
 
-    model: ModelShape
+    nodes: int = field(metadata=axis(column=8, check=COUNT))
+    """Nodes of the job."""
+    gpus_per_node: int = field(metadata=axis(title="GPUs/node", check=COUNT))
+    """Ranks on each node (on a CPU: processes)."""
     device: str
-    nodes: int
-    gpus_per_node: int
+    """Name of the device profile (``conf/hardware``)."""
+    model: ModelShape = field(metadata=axis(column=5))
+    """Shape of the model."""
+    seq_len: int = field(metadata=axis(title="context (tokens)", column=22, check=COUNT))
+    """Tokens of a sequence."""
+    global_batch: int = field(metadata=axis(column=19, check=COUNT))
+    """Sequences in one optimiser step."""
     parallelism: Parallelism
-    global_batch: int
-    micro_batch: int
-    seq_len: int
-    precision: Precision = Precision.BF16
-    compile: bool = False
-    activation_checkpointing: Checkpointing = Checkpointing.NONE
-    reshard_after_forward: bool = False
+    """Degrees of every parallel dimension."""
+    micro_batch: int = field(metadata=axis(column=17, check=COUNT, default=None, is_layout=True))
+    """Sequences that a data-parallel rank takes in one forward pass; None in a grid: as the pipeline needs."""
+    precision: Precision = field(default=Precision.BF16, metadata=axis(column=23))
+    """Number format of the matrix multiplications."""
+    compile: bool = field(default=False, metadata=axis(column=24))
+    """True if blocks go through torch.compile."""
+    activation_checkpointing: Checkpointing = field(
+        default=Checkpointing.NONE, metadata=axis(column=25, is_layout=True)
+    )
+    """Activations that are recomputed in the backward pass."""
+    reshard_after_forward: bool = field(default=False, metadata=axis(column=26, is_layout=True))
+    """True if FSDP frees gathered parameters after the forward pass (ZeRO-3; without: ZeRO-2, as in arXiv
+    2411.13055)."""
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
+    """Settings of the trainer besides the layout."""
 
     def __post_init__(self) -> None:
         """Refuse sizes that are not positive integers."""
-        for name, value in (
-            ("nodes", self.nodes),
-            ("gpus_per_node", self.gpus_per_node),
-            ("global_batch", self.global_batch),
-            ("micro_batch", self.micro_batch),
-            ("seq_len", self.seq_len),
-        ):
-            if type(value) is not int or value < 1:
-                require_positive(name, value)
+        check_fields(self, _CHECKED)
 
     @property
     def gpus(self) -> int:
@@ -107,6 +100,9 @@ class Cell:
     def tokens_per_step(self) -> int:
         """Tokens of one optimiser step over all ranks."""
         return self.global_batch * self.seq_len
+
+
+_CHECKED = tuple(item for item in axes_of(Cell) if item.check is not None)
 
 
 def cell_id(cell: Cell) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from dataclasses import field
 from enum import StrEnum
 
-from sweep.core.cells.axis import require_positive
+from sweep.core.cells.axis import AUTO, COUNT, axes_of, axis, check_fields
 from sweep.core.encoding.frozen import dataclass
 
 
@@ -20,39 +23,35 @@ class Schedule(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallelism:
-    """Degrees of every parallel dimension; their product is the world size.
+    """Degrees of every parallel dimension; their product is the world size. Every field is an axis."""
 
-    Attributes:
-        dp_replicate: Replicas of the parameters (DDP; with ``dp_shard`` > 1: HSDP).
-        dp_shard: Ranks over which parameters, gradients and optimiser state are sharded (FSDP).
-        tp: Tensor-parallel degree.
-        pp: Pipeline stages' ranks.
-        cp: Context-parallel degree (cp ranks shard parameters too).
-        schedule: Pipeline schedule; None without a pipeline.
-        virtual_stages: Model chunks on each pipeline rank.
-        async_tp: Whether tensor-parallel communication is overlapped with its matrix multiplications.
-        sequence_parallel: Whether norms and residuals are sharded over the tp ranks.
-    """
-
-    dp_replicate: int = 1
-    dp_shard: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    schedule: Schedule | None = None
-    virtual_stages: int = 1
-    async_tp: bool = False
+    dp_replicate: int = field(default=1, metadata=axis(column=10, is_degree=True))
+    """Replicas of the parameters (DDP; with ``dp_shard`` > 1: HSDP)."""
+    dp_shard: int = field(default=1, metadata=axis(column=11, is_degree=True, default=AUTO))
+    """Ranks over which parameters, gradients and optimiser state are sharded (FSDP)."""
+    tp: int = field(default=1, metadata=axis(column=12, is_degree=True))
+    """Tensor-parallel degree."""
+    pp: int = field(default=1, metadata=axis(column=13, is_degree=True))
+    """Pipeline-parallel degree: ranks that hold the stages of one pipeline."""
+    cp: int = field(default=1, metadata=axis(column=14, is_degree=True))
+    """Context-parallel degree (cp ranks shard parameters too)."""
+    schedule: Schedule | None = field(default=None, metadata=axis(column=15))
+    """Pipeline schedule; None without a pipeline."""
+    virtual_stages: int = field(default=1, metadata=axis(column=16, check=COUNT))
+    """Model chunks on each pipeline rank."""
+    async_tp: bool = field(default=False, metadata=axis(column=27))
+    """True if tensor-parallel communication is overlapped with its matrix multiplications."""
     sequence_parallel: bool = True
+    """True if norms and residuals are sharded over the tp ranks."""
 
     def __post_init__(self) -> None:
         """Refuse a degree that is not a positive integer."""
-        for name in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "virtual_stages"):
-            require_positive(name, getattr(self, name))
+        check_fields(self, LAYOUT)
 
     @property
     def world_size(self) -> int:
         """Ranks that the degrees multiply to."""
-        return self.dp_replicate * self.dp_shard * self.tp * self.pp * self.cp
+        return math.prod(_degrees(self))
 
     @property
     def data_ranks(self) -> int:
@@ -61,6 +60,12 @@ class Parallelism:
 
     def equation(self) -> str:
         """The degrees as they multiply, for error messages."""
-        names = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
-        shown = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) != 1]
+        shown = [f"{name}={degree}" for name, degree in zip(DEGREES, _degrees(self), strict=True) if degree != 1]
         return " x ".join(shown) or "dp_shard=1"
+
+
+LAYOUT = tuple(item._replace(is_layout=True) for item in axes_of(Parallelism))
+"""The axes of the layout."""
+DEGREES = tuple(item.field for item in LAYOUT if item.is_degree)
+"""Names of the degrees, in the order of tables and messages."""
+_degrees = operator.attrgetter(*DEGREES)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from dataclasses import fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweep.core.cells.axes import AUTO, DEGREES, LAYOUT, SETTINGS, GridError, axis_default
-from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.axes import ALL_AXES, SETTINGS, GridError, axis_default
+from sweep.core.cells.axis import AUTO, AxisValue
 from sweep.core.cells.batch import BatchKind, BatchRule
 from sweep.core.cells.cell import Cell
-from sweep.core.cells.parallelism import Parallelism
+from sweep.core.cells.parallelism import DEGREES, LAYOUT, Parallelism
 from sweep.core.cells.rules import Violation, first_violation, first_violation_of_settings
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.message import counted
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from sweep.core.cells.device import Device
     from sweep.core.cells.model_shape import ModelShape
 
-_of_layout = operator.itemgetter(*LAYOUT)
+_LAYOUT_NAMES = tuple(item.name for item in LAYOUT)
+_of_layout = operator.itemgetter(*_LAYOUT_NAMES)
 DERIVED = ("gpus", "n_params", "global_batch")
 """Names that conditions may use besides the axes."""
 LEFT_OUT = ("exclude", "require")
@@ -104,7 +106,7 @@ class Resolver:
         if isinstance(cell, Violation):
             return cell
         if self._settings_names:
-            trainer = _trainer_settings(*((name[8:], axes[name]) for name in self._settings_names))
+            trainer = _trainer_settings(*((ALL_AXES[name].field, axes[name]) for name in self._settings_names))
             if isinstance(trainer, Violation):
                 return trainer
             cell = _with_settings(cell, trainer)
@@ -149,7 +151,7 @@ class Resolver:
 @functools.lru_cache(maxsize=65536)
 def _settled(gpus: int, *layout: Any) -> Parallelism | Violation:
     """The degrees with the number that ``auto`` comes to, or why there is none."""
-    values = dict(zip(LAYOUT, layout, strict=True))
+    values = dict(zip(_LAYOUT_NAMES, layout, strict=True))
     automatic = [name for name in DEGREES if values[name] == AUTO]
     if len(automatic) > 1:
         reason = f"{' and '.join(automatic)} are both auto. Only one degree can be what the others leave: set the rest."
@@ -208,35 +210,23 @@ def _cell(values: Mapping[str, Any], shape: ModelShape, parallelism: Parallelism
         micro_batch = 1 if parallelism.pp > 1 else max(1, global_batch // parallelism.data_ranks)
     return Cell(
         model=shape,
-        device=values["device"],
-        nodes=values["nodes"],
-        gpus_per_node=values["gpus_per_node"],
         parallelism=parallelism,
         global_batch=global_batch,
         micro_batch=micro_batch,
-        seq_len=values["seq_len"],
-        precision=values["precision"],
-        compile=values["compile"],
-        activation_checkpointing=values["activation_checkpointing"],
-        reshard_after_forward=values["reshard_after_forward"],
         trainer=_DEFAULT_TRAINER,
+        **dict(zip(_OWN, _own_values(values), strict=True)),
     )
 
 
 def _with_settings(cell: Cell, trainer: TrainerSettings) -> Cell:
     # dataclasses.replace takes three times as long, and a grid may have 100,000 cells of few layouts.
-    return Cell(
-        model=cell.model,
-        device=cell.device,
-        nodes=cell.nodes,
-        gpus_per_node=cell.gpus_per_node,
-        parallelism=cell.parallelism,
-        global_batch=cell.global_batch,
-        micro_batch=cell.micro_batch,
-        seq_len=cell.seq_len,
-        precision=cell.precision,
-        compile=cell.compile,
-        activation_checkpointing=cell.activation_checkpointing,
-        reshard_after_forward=cell.reshard_after_forward,
-        trainer=trainer,
-    )
+    return Cell(trainer=trainer, **dict(zip(_BUT_SETTINGS, _but_settings(cell), strict=True)))
+
+
+_OWN = tuple(
+    name for name, item in ALL_AXES.items() if item.owner is Cell and name not in ("model", "micro_batch", *BatchKind)
+)
+"""Axes whose value is that of the cell's field of the same name."""
+_own_values = operator.itemgetter(*_OWN)
+_BUT_SETTINGS = tuple(item.name for item in fields(Cell) if item.name != "trainer")
+_but_settings = operator.attrgetter(*_BUT_SETTINGS)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from sweep.core.cells.axes import AUTO, SETTINGS, GridError, axis_default, axis_names, normalise_axis
-from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.axes import REQUIRED, SETTINGS, GridError, axis_default, axis_names, normalise_axis
+from sweep.core.cells.axis import AUTO, AxisValue
 from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.cell import Cell, cell_id
+from sweep.core.cells.parallelism import DEGREES
 from sweep.core.cells.rules import Violation
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.nearest import did_you_mean
@@ -229,17 +231,17 @@ class _Expander:
         rows = [list(zip(*group.values(), strict=True)) for group in zips]
         rows += [[(value,) for value in own[name]] for name in order]
         names = [*itertools.chain.from_iterable(zips), *order]
+        others = operator.itemgetter(*(name for name in DEGREES if name != "dp_shard"))
         fill_shard = "dp_shard" not in named
         for chosen in itertools.product(*rows):
             axes = base.copy()
             axes.update(zip(names, itertools.chain.from_iterable(chosen), strict=True))
-            if fill_shard and AUTO in (axes["dp_replicate"], axes["tp"], axes["pp"], axes["cp"]):
+            if fill_shard and AUTO in others(axes):
                 # FSDP over what the other degrees leave, unless another degree takes that.
                 axes["dp_shard"] = 1
             yield axes
 
     def _require_named(self, named: set[str]) -> None:
-        needed = ("nodes", "gpus_per_node", "device", "model", "seq_len", self._grid.batch_kind.value)
-        missing = [name for name in needed if name not in named]
+        missing = [name for name in (*REQUIRED, self._grid.batch_kind.value) if name not in named]
         if missing:
             raise GridError(f"grid {self._grid.name} gives no value for {', '.join(missing)}. Add it to its axes.")

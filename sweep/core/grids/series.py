@@ -6,7 +6,8 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from sweep.core.cells.axes import AUTO, AXES, DEGREES
+from sweep.core.cells.axes import ALL_AXES, AXES
+from sweep.core.cells.axis import AUTO
 from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -32,16 +33,6 @@ class Envelope(StrEnum):
 SeriesKey = tuple[tuple[str, "AxisValue"], ...]
 
 _X_AXES = ("nodes", "gpus_per_node")
-_LAYOUT_AXES = (
-    *DEGREES,
-    "schedule",
-    "virtual_stages",
-    "async_tp",
-    "sequence_parallel",
-    "micro_batch",
-    "activation_checkpointing",
-    "reshard_after_forward",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,17 +53,14 @@ class SeriesSpec:
 
 
 def varied_axes(points: Sequence[Mapping[str, AxisValue]]) -> tuple[str, ...]:
-    """Axes with more than one value over the points, in the order of :data:`sweep.core.cells.axes.AXES`."""
+    """Axes with more than one value over the points, in the order of AXES; settings of the trainer follow by name."""
     values: dict[str, set[AxisValue]] = {}
     for axes in points:
         for name, value in axes.items():
             values.setdefault(name, set()).add(value)
     varied = [name for name, found in values.items() if len(found) > 1]
-    return tuple(sorted(varied, key=_order))
-
-
-def _order(name: str) -> tuple[int, str]:
-    return (AXES.index(name) if name in AXES else len(AXES), name)
+    order = {name: place for place, name in enumerate(AXES)}
+    return tuple(sorted(varied, key=lambda name: (order.get(name, len(order)), name)))
 
 
 def key_axes(spec: SeriesSpec, points: Sequence[Mapping[str, AxisValue]]) -> tuple[str, ...]:
@@ -85,8 +73,10 @@ def key_axes(spec: SeriesSpec, points: Sequence[Mapping[str, AxisValue]]) -> tup
         return spec.by
     if spec.kind is SeriesKind.FREE:
         return ()
-    left_out = {*_X_AXES, *(_LAYOUT_AXES if spec.envelope else ())}
-    left_out |= {name for name in DEGREES if any(axes.get(name) == AUTO for axes in points)}
+    left_out = {*_X_AXES, *(name for name, axis in ALL_AXES.items() if spec.envelope and axis.is_layout)}
+    left_out |= {
+        name for name, axis in ALL_AXES.items() if axis.is_degree and any(axes.get(name) == AUTO for axes in points)
+    }
     return tuple(name for name in varied_axes(points) if name not in left_out)
 
 
