@@ -1,4 +1,4 @@
-"""Running Slurm's commands: their environment, time-outs, and patience with a controller that is busy."""
+"""Runs Slurm's commands: sets their environment and timeout, and retries where a controller is busy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sweep.ports import SchedulerError, SchedulerUnreachableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-# A user's defaults for these commands would hide jobs (SQUEUE_PARTITION) or stop to ask (SCANCEL_INTERACTIVE).
+# A user's defaults for these commands could hide jobs (SQUEUE_PARTITION) or wait for an answer (SCANCEL_INTERACTIVE).
 _USERS_DEFAULTS = re.compile(r"^(SQUEUE|SACCT|SCANCEL|SINFO)_")
 _FOR_ASKING = {
     "LC_ALL": "C",
@@ -33,26 +33,26 @@ _TRANSIENT = re.compile(
     r"unable to contact slurm controller|socket timed out|connection (refused|reset|timed out)|zero bytes|standby mode"
     r"|problem talking to the database|unable to connect to database|sending persistconn|broken pipe|send failure"
     r"|receive failure|temporarily un|transport endpoint"
-    # No cluster is found, or it does not let this process in: as good as away.
+    # No cluster is found, or it does not authenticate this process: the same as unreachable.
     r"|configuration source|unable to resolve|munge|authentication error",
     re.IGNORECASE,
 )
-# squeue says these, prints nothing, and exits with 0: taken for an answer, they would make every job look gone.
+# With this error squeue prints no job and exits with 0; as an answer it would make every job look gone.
 _NO_ANSWER = re.compile(r"error: invalid user", re.IGNORECASE)
 _LONGEST_ARGUMENTS_BYTES = 100_000
 
 
 class CommandMissingError(SchedulerError):
-    """A command is not installed here."""
+    """A command is not on PATH."""
 
 
 class CommandTimeoutError(SchedulerUnreachableError):
-    """A command did not end in time and was killed; what it did before is not known."""
+    """A command was killed because it took too long; its effect is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """How a command ended and what it printed."""
+    """The exit code and output of a command."""
 
     returncode: int
     stdout: str
@@ -60,7 +60,7 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """What Slurm said on standard error: every line, its ``sbatch: error:`` taken off, joined by ``; ``."""
+        """Slurm's lines on standard error, without ``sbatch: error:``, joined by ``; ``."""
         lines = (_PREFIX.sub("", line.strip()) for line in self.stderr.splitlines())
         return "; ".join(line for line in lines if line)
 
@@ -69,12 +69,12 @@ class SlurmCommands:
     """Runs Slurm's commands.
 
     Args:
-        environ: The environment to run them in, ``PATH`` included; what an enclosing job left in it is taken out.
-        timeout_s: Seconds that each may take.
-        attempts: How often to ask while the controller or the database is not reached.
-        backoff_s: Seconds before the first repetition; doubled for each further one, up to 10.
-        patience_s: Seconds after which nothing is repeated: Slurm's commands try for MessageTimeout themselves (29 s
-            were seen), and what took that long is not asked again at once.
+        environ: Their environment, ``PATH`` included; variables that an enclosing job left in it are removed.
+        timeout_s: Seconds that each command may take.
+        attempts: Attempts while the controller or the database does not answer.
+        backoff_s: Seconds before the first retry; doubled for each further one, up to 10.
+        patience_s: Seconds after which there is no retry: Slurm's commands themselves retry for MessageTimeout (29 s
+            were seen).
         sleep: Waits.
     """
 
@@ -95,11 +95,11 @@ class SlurmCommands:
         self._patience_s, self._sleep = patience_s, sleep
 
     def require(self, *names: str) -> None:
-        """Look for commands before anything depends on them.
+        """Check that commands can be run, before anything depends on them.
 
         Raises:
-            CommandMissingError: If one is not installed here.
-            SchedulerError: If SLURM_CONF names no file; each command would look for another for a minute.
+            CommandMissingError: If one is not on PATH.
+            SchedulerError: If SLURM_CONF names no file; each command would search for another one for a minute.
         """
         for name in names:
             self._program(name)
@@ -111,14 +111,14 @@ class SlurmCommands:
             )
 
     def ask(self, command: Sequence[str], *, unless: re.Pattern[str] | None = None) -> str:
-        """Standard output of a command that may be repeated.
+        """Run a command that changes nothing when repeated, and return its standard output.
 
         Args:
             command: Name and arguments.
-            unless: What Slurm may complain of without it being a failure.
+            unless: An error message of Slurm that is no failure.
 
         Raises:
-            SchedulerError: If it failed, or still could not reach the controller after some attempts.
+            SchedulerError: If it failed, or could not reach the controller in several attempts.
         """
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts) | stop_after_delay(self._patience_s),
@@ -139,11 +139,11 @@ class SlurmCommands:
         raise (SchedulerUnreachableError if _TRANSIENT.search(answer.stderr) else SchedulerError)(text)
 
     def submit(self, command: Sequence[str]) -> Answer:
-        """Run a command once, in the environment that the job inherits.
+        """Run a command once, in the environment that a job inherits.
 
         Raises:
-            CommandMissingError: If there is no such command.
-            CommandTimeoutError: If it was killed because it took too long.
+            CommandMissingError: If it is not on PATH.
+            CommandTimeoutError: If it took too long and was killed.
         """
         return self._run(command, self._clean)
 
@@ -172,20 +172,20 @@ class SlurmCommands:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            # A group of its own: killed as a whole, and a Ctrl-C at the terminal does not cut sbatch short.
+            # A session of its own: it can be killed with its children, and Ctrl-C at the terminal does not stop sbatch.
             start_new_session=True,
         ) as process:
             try:
                 stdout, stderr = process.communicate(timeout=self._timeout_s)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
-                name = os.path.basename(command[0])  # noqa: PTH119 - a name, not a file to look at
+                name = os.path.basename(command[0])  # noqa: PTH119 - a name, not a file to open
                 raise CommandTimeoutError(f"{name} did not answer within {self._timeout_s:g} s") from error
         return Answer(returncode=process.returncode, stdout=stdout, stderr=stderr)
 
 
 def argument_chunks(words: Sequence[str], limit_bytes: int = _LONGEST_ARGUMENTS_BYTES) -> Iterator[list[str]]:
-    """The words in as few lists as a command line allows: one, up to about 10,000 job ids."""
+    """Split words into as few lists as fit on a command line each: about 10,000 job ids fit on one."""
     chunk: list[str] = []
     length = 0
     for word in words:

@@ -1,7 +1,7 @@
-"""How Slurm says, in a job's log, that it ended the job or could not begin it: what is left once nobody can be asked.
+"""Reads from a job's log how Slurm ended the job or failed to start it, for when nobody can be asked any more.
 
-The log is the one that sbatch names. The launcher sends everything that it and the trainer print to other files, so
-that apart from a site's set-up lines only slurmstepd and srun write here.
+sbatch names the log. The launcher sends its own output and the trainer's to other files, so that apart from a site's
+set-up lines only slurmstepd and srun write here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from datetime import datetime
 from sweep.core.attempts.attempt import JobReport, Phase
 from sweep.core.encoding.frozen import dataclass
 
-# slurmstepd-NODE where several slurmd share a host; srun's --label puts a number before it; some sites have a time.
+# slurmstepd-NODE where several slurmd share a host; srun's --label puts a number first; some sites print a time.
 _LINE = re.compile(r"^(?:\s*\d+: )?(?:slurmstepd(?:-\S+)?:|\[\d{4}-\d\d-\d\dT[\d:.]+\]) error: (?P<text>.+)$")
-# _handle_signal_container() and job_signal() in Slurm's src/slurmd; a step alone is ended for many reasons.
+# _handle_signal_container() and job_signal() in Slurm's src/slurmd. A step alone is ended for many other reasons.
 _ENDED = re.compile(
     r"\*\*\* (?P<what>JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT (?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
     r"(?: DUE TO (?P<why>[A-Z ]+))?"
@@ -26,73 +26,76 @@ _STATES = {
     "JOB REQUEUE": "PREEMPTED",
     None: "CANCELLED",
 }
-# _launch_tasks() in Slurm's src/api. For other reasons than these (a CPU binding that cannot be) no node is to blame.
+# _launch_tasks() in Slurm's src/api. Any other reason (an impossible CPU binding) is not the node's fault.
 _NOT_LAUNCHED = re.compile(r"^srun: error: (?P<text>Task launch for \S+ failed on node (?P<node>\S+): (?P<why>.+))$")
 _NOT_REACHED = re.compile(
     r"^communication|timed out|not connected|connection (refused|reset)|no route|unreachable|host is down|zero bytes"
     r"|find an address|credential expired",
     re.IGNORECASE,
 )
-# By polling (jobacct_gather); by cgroup in two wordings, before and since Slurm 23.
+# By polling (jobacct_gather), and by cgroup in the wordings before and since Slurm 23.
 _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit|oom[-_]kill event", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Said:
-    """A line of slurmstepd or srun: what it means for the job (None: nothing), when (Unix time), of which node."""
+class _Line:
+    """A line of slurmstepd or srun."""
 
     text: str
     state: str | None
+    """The job's state that it tells; None: it tells none."""
     at: float | None = None
+    """Unix time."""
     node: str = ""
+    """The node that srun did not reach."""
 
 
-def last_words(text: str, *, since: float) -> JobReport | None:
-    """What a job's log says of its end, Slurm's own sentence as the reason; None where it says nothing of it.
+def reported_end(text: str, *, since: float) -> JobReport | None:
+    """The end of a job by its log, with Slurm's own sentence as the reason; None where the log does not tell.
 
     Args:
-        text: The log, or its end.
-        since: Unix time before which nothing counts: a job that is requeued goes on in the same log.
+        text: The log, or the last part of it.
+        since: Unix time before which lines do not count: a requeued job goes on in the same log.
     """
-    lines: list[_Said] = []
-    for said in filter(None, map(_said, text.splitlines())):
-        if said.at is not None and said.at < since:
+    lines: list[_Line] = []
+    for line in filter(None, map(_parse, text.splitlines())):
+        if line.at is not None and line.at < since:
             lines.clear()
         else:
-            lines.append(said)
-    telling = [said for said in lines if said.state is not None]
+            lines.append(line)
+    telling = [line for line in lines if line.state is not None]
     if not telling:
         return None
-    # For its memory a job is killed first and called cancelled afterwards.
-    over_memory = (said for said in telling if said.state == "OUT_OF_MEMORY")
-    # What ended the job may be why srun did not reach a node.
-    word = next(over_memory, ([said for said in telling if not said.node] or telling)[-1])
-    nodes = dict.fromkeys(said.node for said in lines if said.node)
+    # Slurm kills a job for its memory first and reports it as cancelled afterwards.
+    over_memory = (line for line in telling if line.state == "OUT_OF_MEMORY")
+    # Whatever ended the job may also be why srun did not reach a node, so it comes before an unreached node.
+    decisive = next(over_memory, ([line for line in telling if not line.node] or telling)[-1])
+    nodes = dict.fromkeys(line.node for line in lines if line.node)
     return JobReport(
-        state=str(word.state),
+        state=str(decisive.state),
         phase=Phase.ENDED,
-        reason=word.text,
-        ended_at=next((said.at for said in reversed(lines) if said.at is not None), None),
-        at_fault=tuple(nodes) if word.state == "NODE_FAIL" else (),
+        reason=decisive.text,
+        ended_at=next((line.at for line in reversed(lines) if line.at is not None), None),
+        at_fault=tuple(nodes) if decisive.state == "NODE_FAIL" else (),
     )
 
 
-def _said(line: str) -> _Said | None:
+def _parse(line: str) -> _Line | None:
     launch = _NOT_LAUNCHED.match(line)
     if launch is not None and _NOT_REACHED.search(launch["why"]):
-        return _Said(text=launch["text"], state="NODE_FAIL", node=launch["node"])
+        return _Line(text=launch["text"], state="NODE_FAIL", node=launch["node"])
     found = _LINE.match(line)
     if found is None:
         return None
     text = found["text"].strip()
     ended = _ENDED.search(text)
     at = None if ended is None else datetime.fromisoformat(ended["at"]).timestamp()
-    return _Said(text=text, state=_state(text, ended), at=at)
+    return _Line(text=text, state=_state(text, ended), at=at)
 
 
-def _state(said: str, ended: re.Match[str] | None) -> str | None:
+def _state(text: str, ended: re.Match[str] | None) -> str | None:
     if ended is None:
-        return "OUT_OF_MEMORY" if _OVER_MEMORY.search(said) else None
+        return "OUT_OF_MEMORY" if _OVER_MEMORY.search(text) else None
     if ended["what"] == "STEP" and ended["why"] is None:
         return None
     why = ended["why"]

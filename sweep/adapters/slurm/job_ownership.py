@@ -1,4 +1,4 @@
-"""Whose a job is, and who cancelled it: ids are given anew by a controller that has lost its state."""
+"""Reads whose a job is and who cancelled it: a controller that lost its state gives job ids out again."""
 
 from __future__ import annotations
 
@@ -16,31 +16,23 @@ _CANCELLED_BY = re.compile(r"CANCELLED by (\d+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owners:
-    """What has some ids now.
-
-    Attributes:
-        names: By job or array its name and, where it is another user's, that user's.
-        scripts: By job or array its job script, of this user's.
-        pending: Jobs and array tasks that have not begun.
-    """
+    """The jobs that have some ids now."""
 
     names: dict[str, str] = field(default_factory=dict)
+    """By array or plain job its name; for another user's job, also that user's."""
     scripts: dict[str, str] = field(default_factory=dict)
+    """By array or plain job of this user its job script."""
     pending: set[str] = field(default_factory=set)
+    """Jobs and array tasks that have not begun."""
 
-    def has(self, job_id: str, submission: str) -> bool:
-        """Whether what has an id now is this user's job of a submission: by its name, or by its script."""
-        base = array_of(job_id)
-        return self.names.get(base) == submission or is_script_of(submission, self.scripts.get(base, ""))
+    def owns(self, job_id: str, submission: str) -> bool:
+        """True if the job that has this id now is this user's job of the submission, by its name or its script."""
+        array = array_of(job_id)
+        return self.names.get(array) == submission or is_script_of(submission, self.scripts.get(array, ""))
 
 
 def read_owners(text: str, user: str) -> Owners:
-    """Rows of ``squeue --array -h -o OWNER_FORMAT``.
-
-    Args:
-        text: The rows.
-        user: Whose jobs are ours: a name or a numeric id.
-    """
+    """Rows of ``squeue --array -h -o OWNER_FORMAT``; ``user`` is a name or a numeric id."""
     owners = Owners()
     for line in text.splitlines():
         row_id, state, uid, owner, rest = (*line.split("|", 4), "", "", "", "")[:5]
@@ -58,9 +50,9 @@ def read_owners(text: str, user: str) -> Owners:
 
 
 def who_cancelled(state: str, user: str) -> str:
-    """Who cancelled a job, in words that follow "cancelled by"; empty where its state does not say.
+    """Who cancelled a job, as a phrase after "cancelled by"; empty where its state does not tell.
 
-    Only its owner, an operator or an administrator can.
+    Only the owner, an operator or an administrator can cancel a job.
     """
     found = _CANCELLED_BY.fullmatch(state)
     if found is None:

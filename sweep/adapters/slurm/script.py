@@ -1,4 +1,4 @@
-"""The text of a job script: what a site's settings and a submission ask of sbatch and srun."""
+"""Makes the options and commands of a job script from a site's settings and a submission."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ OWNED_OPTIONS = frozenset(
         *("clusters", "parsable", "quiet", "test-only", "wait", "wrap"),
     }
 )
-"""What the tool itself decides: by these a job is found again, mapped to its attempt, and given what its cell needs."""
+"""Options that only the tool sets: it finds a job, maps it to its attempt and gives it the cell's resources by them."""
 
 _OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check_site(spec: SlurmSpec) -> None:
-    """Refuse settings that cannot be put into a job script, or that would take the job out of the tool's hands.
+    """Refuse settings that cannot stand in a job script, or that set an option which only the tool sets.
 
     Raises:
-        SchedulerError: If there is one, with what to change.
+        SchedulerError: If there is such a setting; the message says what to change.
     """
     for name in spec.sbatch:
         option = name.replace("_", "-")
         if not _OPTION.fullmatch(option):
             raise SchedulerError(
-                f"slurm.sbatch: {name!r} is no long option of sbatch. Write it without dashes before it."
+                f"slurm.sbatch: {name!r} is no long option of sbatch. Write its name without leading dashes."
             )
         if option in OWNED_OPTIONS:
             raise SchedulerError(f"slurm.sbatch.{name}: this tool sets --{option} itself. Leave it out.")
@@ -50,30 +50,30 @@ def check_site(spec: SlurmSpec) -> None:
         name: getattr(spec, name)
         for name in ("partition", "account", "qos", "reservation", "constraint", "exclude", "mem")
     }
-    words = {"srun_args": spec.srun_args, "container": spec.container}
+    lists = {"srun_args": spec.srun_args, "container": spec.container}
     texts = [
         *((name, value) for name, value in asked.items()),
         *((f"sbatch.{name}", value) for name, value in spec.sbatch.items()),
-        *((name, word) for name, many in words.items() for word in many),
+        *((name, word) for name, words in lists.items() for word in words),
     ]
     for name, value in texts:
         if _UNPRINTABLE.search(str(value)):
-            # A line break would end the #SBATCH line: what follows would be run as a command.
+            # A line break would end the #SBATCH line, and the shell would run the rest as a command.
             raise SchedulerError(
                 f"slurm.{name}: {value!r} holds a line break or control character. Write it in one line."
             )
 
 
 def sbatch_parameters(submission: Submission, spec: SlurmSpec) -> dict[str, Any]:
-    """Parameters for submitit; what the site does not ask for is not there."""
+    """Parameters for submitit; an option that the site does not set is left out."""
     if submission.name != safe_name(submission.name):
         raise SubmissionRejectedError(
             f"{submission.name!r} cannot be a job name. It takes letters, digits, '_', '.' and '-'."
         )
     if _UNPRINTABLE.search(submission.run_dir) or "\\" in submission.run_dir:
         raise SubmissionRejectedError(
-            f"the run directory {submission.run_dir!r} holds a backslash or control character, which Slurm takes for "
-            "more than a name. Choose another run_dir."
+            f"the run directory {submission.run_dir!r} holds a backslash or control character, which Slurm does not "
+            "take literally in a path. Choose another run_dir."
         )
     asked = {
         "partition": spec.partition,
@@ -93,30 +93,30 @@ def sbatch_parameters(submission: Submission, spec: SlurmSpec) -> dict[str, Any]
         "nodes": submission.nodes,
         "ntasks_per_node": 1,
         "signal_delay_s": signal_delay_s(submission, spec),
-        # What may run at once is a matter of all arrays together: sweep.core.decisions.admission feeds them in.
+        # sweep.core.decisions.admission limits how many tasks run at once, over all arrays together.
         "array_parallelism": len(submission.tasks),
         "setup": [*spec.setup, *exports(submission)],
         "stderr_to_stdout": True,
-        "use_srun": False,  # the command brings its own srun: submitit's would make a log file for each rank
+        "use_srun": False,  # the command has its own srun; submitit's would write a log file for each rank
         "wckey": None,  # submitit's own, which a cluster that enforces wckeys refuses
         "additional_parameters": _further(submission, spec),
     }
 
 
 def excluded(submission: Submission, spec: SlurmSpec) -> str | None:
-    """Nodes to keep away from: those that the site's settings name, and those that the submission does."""
+    """Nodes that the site's settings or the submission exclude."""
     named = (spec.exclude, spec.sbatch.get("exclude"), *submission.exclude)
     return ",".join(dict.fromkeys(str(name) for name in named if name)) or None
 
 
 def own_exclude(spec: SlurmSpec) -> tuple[str, ...]:
-    """Nodes that the site's settings exclude, each by its name; a file of names (it has a slash) as it is."""
+    """Nodes that the site's settings exclude, one by one; a file of names (it has a slash) stays as it is."""
     named = (spec.exclude, spec.sbatch.get("exclude"))
     return tuple(dict.fromkeys(node for words in named if words for node in parse_nodes(str(words))))
 
 
 def without_unknown(spec: SlurmSpec, known: Collection[str]) -> tuple[SlurmSpec, tuple[str, ...]]:
-    """The settings without nodes to exclude that the cluster does not know, and these; it would refuse every job."""
+    """The settings without excluded nodes that the cluster does not know, and those: Slurm would refuse every job."""
     named = own_exclude(spec)
     unknown = tuple(node for node in named if node not in known and "/" not in node)
     if not unknown:
@@ -127,15 +127,15 @@ def without_unknown(spec: SlurmSpec, known: Collection[str]) -> tuple[SlurmSpec,
 
 
 def signal_delay_s(submission: Submission, spec: SlurmSpec) -> int:
-    """Seconds before the end at which the job is told to stop: as set, but at most a quarter of the walltime.
+    """Seconds before the walltime's end at which Slurm signals the job: as set, but at most a quarter of the walltime.
 
-    Slurm may send the signal up to a minute earlier: a job of two minutes asked with 90 s was told after 12 s.
+    Slurm may send the signal up to a minute earlier: with 90 s a job of two minutes got it after 12 s.
     """
     return min(spec.signal_delay_s, submission.walltime_min * 60 // 4)
 
 
 def _gpus(submission: Submission, flag: GpuFlag) -> dict[str, Any]:
-    """What asks for the GPUs: the site's style decides, not the device, so a rehearsal on CPUs reserves them too."""
+    """The option that reserves GPUs. The site decides, not the device: a rehearsal on CPUs reserves them too."""
     match flag:
         case GpuFlag.GPUS_PER_NODE:
             return {"gpus_per_node": submission.gpus_per_node}
@@ -146,27 +146,27 @@ def _gpus(submission: Submission, flag: GpuFlag) -> dict[str, Any]:
 
 
 def _further(submission: Submission, spec: SlurmSpec) -> dict[str, Any]:
-    """Options that submitit has no parameter for; the site's own come last and win."""
+    """Options for which submitit has no parameter; the site's own come last and win."""
     ours = {"no-requeue": True, "output": log_pattern(submission), "reservation": spec.reservation}
-    # exclude is in the parameters already, together with the submission's own: a second one would replace it.
+    # exclude is a parameter already, together with the submission's own nodes; a second one would replace it.
     theirs = {name.replace("_", "-"): value for name, value in spec.sbatch.items() if name != "exclude"}
     return {name: value for name, value in {**ours, **theirs}.items() if value is not None and value is not False}
 
 
 def log_file(submission_name: str, job_id: str) -> str:
-    """What a job printed before it knew its attempt, relative to the run directory: one file for all its nodes."""
+    """Log of a job until it knows its attempt, relative to the run directory; one file for all its nodes."""
     return f"{SUBMISSION_LOGS_DIR}/{submission_name}-{job_id}.log"
 
 
 def log_pattern(submission: Submission) -> str:
-    """:func:`log_file` as sbatch fills it in."""
+    """The path of :func:`log_file` with sbatch's patterns in the place of the job id."""
     job_id = "%A_%a" if len(submission.tasks) > 1 else "%j"
     folder = submission.run_dir.replace("%", "%%")
     return f"{folder}/{log_file(submission.name, job_id)}"
 
 
 def exports(submission: Submission) -> list[str]:
-    """Lines that let the job import the snapshot of the sources, before anything that a set-up line has put there."""
+    """Lines that put the snapshot of the sources before whatever a set-up line has put on PYTHONPATH."""
     return [
         f"export PYTHONPATH={shlex.quote(submission.sources_dir)}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export PYTHONSAFEPATH=1",
@@ -174,11 +174,13 @@ def exports(submission: Submission) -> list[str]:
 
 
 def launch_command(submission: Submission, spec: SlurmSpec, python: str) -> str:
-    """The last line of the job script: srun, the site's container words as written, and the launcher."""
+    """The last line of the job script: srun, the site's container command as it is written, and the launcher."""
     srun = [
         *("srun", "--unbuffered", "--label", "--kill-on-bad-exit=1", "--wait=60"),
-        "--export=ALL",  # with --export=NONE as a site's sbatch parameter, srun would drop the lines above
-        *([] if spec.cpus_per_task is None else [f"--cpus-per-task={spec.cpus_per_task}"]),  # sbatch's is not inherited
+        "--export=ALL",  # where a site sets sbatch's --export=NONE, srun would drop the exports above
+        *(
+            [] if spec.cpus_per_task is None else [f"--cpus-per-task={spec.cpus_per_task}"]
+        ),  # srun does not inherit sbatch's
         *spec.srun_args,
     ]
     launcher = [python, "-m", "sweep.launch", "--submission", f"{submission.run_dir}/{submission.file}"]

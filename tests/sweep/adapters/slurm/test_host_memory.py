@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.slurm.host_memory import over_memory
+from sweep.adapters.slurm.host_memory import killed_over_memory
 
 RECORDED = (Path(__file__).parents[3] / "golden" / "slurm" / "sacct-memory.txt").read_text()
 
 
-def test_of_the_recorded_jobs_only_those_killed_for_their_memory_are_named() -> None:
-    assert over_memory(RECORDED) == {
-        "33_2": "a step was killed holding 552 MiB, of 200 MiB a node",
+def test_only_jobs_killed_for_their_memory_are_found() -> None:
+    assert killed_over_memory(RECORDED) == {
+        "33_2": "a step was killed that used 552 MiB of the job's 200 MiB on each node",
         # Two nodes: 400M are the sum, and 313 MiB on one of them were too much.
-        "47": "a step was killed holding 313 MiB, of 200 MiB a node",
+        "47": "a step was killed that used 313 MiB of the job's 200 MiB on each node",
     }
 
 
@@ -32,9 +32,9 @@ def test_of_the_recorded_jobs_only_those_killed_for_their_memory_are_named() -> 
         ("7|9:0||100M|1", "what|is|this"),
     ],
 )
-def test_without_a_kill_above_a_known_limit_nothing_is_said(job: str, step: str) -> None:
-    assert over_memory(f"{job}\n{step}\n") == {}
+def test_a_job_without_a_kill_above_a_known_limit_is_not_found(job: str, step: str) -> None:
+    assert killed_over_memory(f"{job}\n{step}\n") == {}
 
 
-def test_older_slurm_marks_what_was_asked_for_on_each_node() -> None:
-    assert over_memory("7|9:0||100Mn|2\n7.0|0:9|150M||2\n").keys() == {"7"}
+def test_older_slurm_marks_a_limit_on_each_node() -> None:
+    assert killed_over_memory("7|9:0||100Mn|2\n7.0|0:9|150M||2\n").keys() == {"7"}

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from sweep.adapters.slurm.job_log import last_words
+from sweep.adapters.slurm.job_log import reported_end
 from sweep.core.attempts.attempt import JobReport, Phase
 
 OVER_MEMORY = """\
@@ -69,7 +69,7 @@ def _at(text: str) -> float:
 
 
 def _state(text: str, since: float = 0.0) -> str | None:
-    found = last_words(text, since=since)
+    found = reported_end(text, since=since)
     return None if found is None else found.state
 
 
@@ -92,24 +92,24 @@ def test_slurms_own_sentence_tells_how_it_ended_a_job(text: str, state: str) -> 
 
 @pytest.mark.parametrize(("text", "nodes"), [(NOT_REACHED, ("node2",)), (TIMED_OUT, ("gpu016", "gpu017"))])
 def test_nodes_that_srun_did_not_reach_are_named(text: str, nodes: tuple[str, ...]) -> None:
-    found = last_words(text, since=0.0)
+    found = reported_end(text, since=0.0)
     assert found is not None
     assert found.state == "NODE_FAIL"
     assert found.at_fault == nodes
 
 
 def test_a_launch_that_fails_for_another_reason_is_no_nodes_fault() -> None:
-    assert last_words(NOT_BOUND, since=0.0) is None
+    assert reported_end(NOT_BOUND, since=0.0) is None
 
 
 def test_a_node_that_was_not_reached_while_the_job_was_being_ended_is_not_at_fault() -> None:
-    found = last_words(BY_HAND + NOT_REACHED, since=0.0)
+    found = reported_end(BY_HAND + NOT_REACHED, since=0.0)
     assert found is not None
     assert (found.state, found.at_fault) == ("CANCELLED", ())
 
 
 def test_the_sentence_and_the_time_of_the_end_are_kept() -> None:
-    assert last_words(OVER_MEMORY, since=0.0) == JobReport(
+    assert reported_end(OVER_MEMORY, since=0.0) == JobReport(
         state="OUT_OF_MEMORY",
         phase=Phase.ENDED,
         reason="StepId=2.0 exceeded memory limit (550735872 > 209715200), being killed",

@@ -67,7 +67,7 @@ def test_a_job_killed_for_its_memory_is_told_apart_although_slurm_calls_it_faile
     scheduler = slurm.scheduler()
     reports = scheduler.poll(["42_0", "42_1"], since=NOW)
     assert [report.outcome for report in reports.values()] == [Outcome.OOM_HOST, None]
-    assert "300 MiB, of 100 MiB a node" in reports["42_0"].reason
+    assert "300 MiB of the job's 100 MiB on each node" in reports["42_0"].reason
     assert len(slurm.calls("sacct")) == 1
 
 
@@ -164,7 +164,7 @@ def test_a_job_of_another_name_under_the_id_is_not_the_one_that_is_asked_about(s
     slurm.answers("sacct", out="42|others|RUNNING|node1|100|Unknown|0:0|None\n45|x|FAILED|node1|1|2|1:0|None\n")
     names = {"42": "s1", "43": "s1", "44": "s2", "45": "s3"}
     reports = slurm.scheduler().poll(names.keys(), since=NOW, names=names)
-    assert (reports["42"].phase, reports["42"].reason) == (Phase.ABSENT, "42 is now the id of another one, others")
+    assert (reports["42"].phase, reports["42"].reason) == (Phase.ABSENT, "42 is now the id of another job, others")
     assert reports["45"].phase is Phase.ABSENT
     assert reports["43"].phase is Phase.RUNNING
     assert reports["44"].phase is Phase.RUNNING, "a line that is cut short is no other's"
@@ -180,7 +180,7 @@ def test_a_job_whose_name_was_changed_counts_as_its_script_says_whose_it_is(slur
     reports = slurm.scheduler().poll(names.keys(), since=NOW, names=names)
     assert (reports["42"].phase, reports["42"].reason) == (Phase.PENDING, "Priority")
     assert (reports["43"].state, reports["43"].reason) == ("CANCELLED by 0", "an|admin's words")
-    assert (reports["44"].phase, reports["44"].reason) == (Phase.ABSENT, "44 is now the id of another one, x")
+    assert (reports["44"].phase, reports["44"].reason) == (Phase.ABSENT, "44 is now the id of another job, x")
 
 
 def test_runs_of_requeued_jobs_are_asked_for_in_one_call(slurm: FakeSlurm) -> None:

@@ -1,0 +1,103 @@
+"""Asks squeue and sacct about the jobs of one user."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from sweep.adapters.slurm.commands import argument_chunks
+from sweep.adapters.slurm.host_memory import MEMORY_FORMAT, killed_over_memory
+from sweep.adapters.slurm.job_ids import array_of, arrays_in
+from sweep.adapters.slurm.job_ownership import OWNER_FORMAT, read_owners
+from sweep.adapters.slurm.queue_text import RUNS_FORMAT, SACCT_FORMAT, SQUEUE_FORMAT, read_runs, read_sacct, read_squeue
+from sweep.ports import SchedulerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from sweep.adapters.slurm.commands import SlurmCommands
+    from sweep.adapters.slurm.job_ownership import Owners
+    from sweep.adapters.slurm.queue_text import Rows
+    from sweep.core.attempts.attempt import JobRun
+
+NO_SUCH_JOB = re.compile(r"invalid job id specified|already completing or completed", re.IGNORECASE)
+"""Slurm's complaint about a job that has ended."""
+# The clocks of the login node and of the controller may differ, and sacct takes a day to begin at its midnight.
+_MARGIN_S = 86_400.0
+# Without both options sacct leaves out a job that was cancelled before it could ever run, unless asked by id.
+_EVERY_STATE = ("-s", "BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,RS,RV,S,TO", "-E", "now+1days")
+
+
+class JobQueries:
+    """Asks squeue and sacct; each method makes one call, or several where the ids exceed one command line.
+
+    Each method raises :class:`sweep.ports.SchedulerError` where a command fails.
+
+    Args:
+        commands: Runs the commands.
+        user: Name or number of the user.
+    """
+
+    def __init__(self, commands: SlurmCommands, user: str) -> None:
+        self._commands, self._user = commands, user
+
+    def queue(self, names: Mapping[str, str]) -> Rows:
+        """The user's jobs in the queue; of an array in ``names`` only a job with that name or the job script."""
+        return read_squeue(self._squeue(SQUEUE_FORMAT), names)
+
+    def queued_arrays(self, name: str) -> list[str]:
+        """Ids of the arrays and jobs in the queue that have a name."""
+        return arrays_in(self._squeue("%i", f"--name={name}"))
+
+    def recorded_arrays(self, name: str, *, since: float) -> list[str]:
+        """Ids of the arrays and jobs in accounting that have a name."""
+        return arrays_in(self._sacct("JobID", f"--name={name}", *_EVERY_STATE, since=since))
+
+    def recorded(self, job_ids: Iterable[str], names: Mapping[str, str], *, since: float) -> Rows:
+        """Accounting's rows of jobs. Whole arrays are asked for, because sacct is slow task by task."""
+        lines = [self._sacct(SACCT_FORMAT, "-j", ids, since=since) for ids in _array_chunks(job_ids)]
+        return read_sacct("\n".join(lines), names)
+
+    def runs(self, job_ids: Iterable[str], *, since: float) -> dict[str, list[JobRun]]:
+        """Every run of jobs, which sacct lists only with -D."""
+        lines = [self._sacct(RUNS_FORMAT, "-D", "-j", ids, since=since) for ids in _array_chunks(job_ids)]
+        return read_runs("\n".join(lines))
+
+    def over_memory(self, job_ids: Iterable[str], *, since: float) -> dict[str, str]:
+        """The jobs of which a step was killed above its memory limit, with a sentence; a failure finds none."""
+        found: dict[str, str] = {}
+        for ids in _array_chunks(job_ids):
+            with suppress(SchedulerError):
+                found |= killed_over_memory(self._sacct(MEMORY_FORMAT, "-j", ids, since=since, steps=True))
+        return found
+
+    def owners(self, job_ids: Iterable[str]) -> Owners:
+        """The owner, name and script of whatever has these ids now, other users' jobs included."""
+        ask = ("squeue", "--array", "-h", "-t", "all")
+        lines = [
+            self._commands.ask([*ask, "-j", ids, "-o", OWNER_FORMAT], unless=NO_SUCH_JOB)
+            for ids in _array_chunks(job_ids)
+        ]
+        return read_owners("\n".join(lines), self._user)
+
+    def _squeue(self, columns: str, *more: str) -> str:
+        # All states: squeue shows a job with its final state for MinJobAge seconds after its end, before sacct does.
+        return self._commands.ask(["squeue", "--array", "-h", "-t", "all", "-u", self._user, "-o", columns, *more])
+
+    def _sacct(self, columns: str, *more: str, since: float, steps: bool = False) -> str:
+        # The first day leaves out jobs of the same id from before a reset of the controller's counter.
+        day = time.strftime("%Y-%m-%d", time.localtime(since - _MARGIN_S))
+        rows = [] if steps else ["-X"]
+        try:
+            return self._commands.ask(["sacct", *rows, "-P", "-n", "-u", self._user, "-S", day, "-o", columns, *more])
+        except SchedulerError as error:
+            if "accounting storage is disabled" in str(error).lower():
+                raise SchedulerError(f"{error}. This cluster keeps no accounting: set slurm.sacct=false.") from error
+            raise
+
+
+def _array_chunks(job_ids: Iterable[str]) -> Iterator[str]:
+    """The ids of the jobs' arrays, each once, in as few comma-separated lists as command lines allow."""
+    return (",".join(ids) for ids in argument_chunks(list(dict.fromkeys(map(array_of, job_ids)))))
