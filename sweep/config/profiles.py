@@ -13,7 +13,7 @@ from sweep.core.cells.cell import Precision
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.encoding.codec import build, convert_value
-from sweep.core.jobs.environment import is_secret, secrets_in
+from sweep.core.jobs.secrets import is_secret, secrets_in
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import ClusterSpec, SlurmSpec
 

@@ -6,25 +6,15 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome, Phase
 from sweep.core.attempts.ledger import Reopened
-from sweep.core.decisions.plan import TO_SUBMIT
+from sweep.usecases.plan import to_reopen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sweep.core.attempts.attempt import AttemptKey, JobReport
     from sweep.core.attempts.history import AttemptState
-    from sweep.core.attempts.ledger import RepeatKey
     from sweep.core.decisions.plan import Action
     from sweep.usecases.session import Session
-
-
-def to_reopen(actions: Iterable[Action], outcomes: Collection[Outcome]) -> list[RepeatKey]:
-    """Repeats that were given up, cancelled or explained with one of these outcomes."""
-    return [
-        (action.cell_id, action.repeat)
-        for action in actions
-        if action.outcome in outcomes and action.outcome is not Outcome.SUCCEEDED and action.kind not in TO_SUBMIT
-    ]
 
 
 class Reopening:

@@ -10,7 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_reader import RunDirError
-from sweep.core.jobs.environment import redacted_text
+from sweep.core.jobs.secrets import redacted_text
 from sweep.files import write_atomically
 
 if TYPE_CHECKING:

@@ -12,9 +12,6 @@ from sweep.core.encoding.frozen import dataclass
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-BLAMING = frozenset({Outcome.NODE_FAIL, Outcome.DEVICE_ERROR})
-"""Outcomes that can be a node's fault."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Blame:

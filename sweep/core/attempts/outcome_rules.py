@@ -75,3 +75,6 @@ OUTCOME_RULES: Mapping[Outcome, OutcomeRule] = {
     Outcome.CANCELLED: OutcomeRule(max_retries=0, disposition=Disposition.HELD, shown_as="cancelled"),
     Outcome.LOST: OutcomeRule(max_retries=2, disposition=Disposition.GAVE_UP, shown_as="lost", backoff_s=60.0),
 }
+
+BLAMING = frozenset({Outcome.NODE_FAIL, Outcome.DEVICE_ERROR})
+"""Outcomes that can be a node's fault."""

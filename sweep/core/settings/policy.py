@@ -7,8 +7,7 @@ from dataclasses import field, fields
 from typing import Any
 
 from sweep.core.attempts.attempt import Outcome
-from sweep.core.attempts.blame import BLAMING
-from sweep.core.attempts.outcome_rules import OUTCOME_RULES, OutcomeRule
+from sweep.core.attempts.outcome_rules import BLAMING, OUTCOME_RULES, OutcomeRule
 from sweep.core.encoding.codec import build, convert_value, plain
 from sweep.core.encoding.frozen import dataclass
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.jobs.environment import REDACTED, is_secret, redacted_text, relevant, scrubbed, secrets_in
+from sweep.core.jobs.environment import relevant, scrubbed
+from sweep.core.jobs.secrets import REDACTED, is_secret, redacted_text, secrets_in
 
 
 @pytest.mark.parametrize(
