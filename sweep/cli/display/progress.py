@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sweep.cli.display.views import describe, progress_text, totals_line
+from sweep.cli.display.cells_table import describe, progress_text
+from sweep.cli.display.summary import totals_line
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.plan import ActionKind
 from sweep.core.encoding.message import hours

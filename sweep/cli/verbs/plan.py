@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_reader import RunReader
 from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes, read_history
-from sweep.cli.display import views
+from sweep.cli.display.cells_table import print_cells
+from sweep.cli.display.rejections import print_rejections
+from sweep.cli.display.summary import budget_notes, budget_totals, gpu_hours_to_submit, totals_line
 from sweep.core.grids.grid import expand
 from sweep.core.records.sweep_file import extended
 from sweep.usecases.plan import planned, sweep_file_of
@@ -31,19 +33,21 @@ def main(asked: Arguments) -> int:
     actions = planned(spec, content.cells, known, history, now=time.time())
     listed = statuses(content, history, run_dir, actions)
     walltime_min = spec.cluster.walltime_min
-    hours = views.gpu_hours_to_submit(listed, walltime_min)
+    hours = gpu_hours_to_submit(listed, walltime_min)
     out, err = consoles()
     console = err if asked.as_json else out
     if asked.as_json:
-        budget = views.budget_totals(spec.policy.budget_gpu_hours, history)
+        from sweep.cli.display.as_json import as_json
+
+        budget = budget_totals(spec.policy.budget_gpu_hours, history)
         totals = {"gpu_hours_at_most": hours, "walltime_min": walltime_min, **budget, "run_dir": run_dir.path}
-        print(json.dumps(views.as_json(content, listed, totals, walltime_min=walltime_min)))
+        print(json.dumps(as_json(content, listed, totals, walltime_min=walltime_min)))
     else:
-        views.print_cells(console, content, listed, walltime_min=walltime_min)
-        views.print_rejections(console, content)
-    print_notes(err, [*problems, *baseline_notes(content), *views.budget_notes(spec.policy.budget_gpu_hours, history)])
+        print_cells(console, content, listed, walltime_min=walltime_min)
+        print_rejections(console, content)
+    print_notes(err, [*problems, *baseline_notes(content), *budget_notes(spec.policy.budget_gpu_hours, history)])
     console.print(
-        f"\n{views.totals_line(listed)}; at most {hours:,.1f} GPU-hours (walltime {walltime_min} min x GPUs). "
+        f"\n{totals_line(listed)}; at most {hours:,.1f} GPU-hours (walltime {walltime_min} min x GPUs). "
         f"Grid {content.grid}, scale {content.scale}, cluster {content.cluster}, run directory {spec.run_dir}. "
         "Nothing was submitted.",
         highlight=False,

@@ -23,9 +23,9 @@ from sweep.cli.common import (
     load_spec,
     print_notes,
 )
-from sweep.cli.display import views
 from sweep.cli.display.notify import Notifier
 from sweep.cli.display.progress import ConsoleReporter, Watching
+from sweep.cli.display.rejections import print_rejections
 from sweep.cli.verbs.preflight_step import examine
 from sweep.cli.verbs.tables import make_tables
 from sweep.cli.wiring import cluster_for, session_for
@@ -95,7 +95,7 @@ def _run(
     with Lease(Path(run_dir.path)) as lease:
         own_name = None if view.facts is None else view.facts.own_name()
         content = declare(run_dir, sweep_file_of(spec, expansion, own_name=own_name))
-        views.print_rejections(err, content)
+        print_rejections(err, content)
         print_notes(err, baseline_notes(content))
         session = session_for(
             content,

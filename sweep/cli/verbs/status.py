@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.blame_file import BlameFile, blame_path
 from sweep.adapters.files.lease import current_holder, watch_text
 from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, read_history, sweep_file_of
-from sweep.cli.display import evidence, views
+from sweep.cli.display import evidence
+from sweep.cli.display.as_json import as_json
+from sweep.cli.display.cells_table import describe, print_cells
+from sweep.cli.display.rejections import print_rejections
+from sweep.cli.display.summary import budget_notes, budget_totals, look_notes, totals_line
 from sweep.cli.wiring import look_at_queue, look_over_run
 from sweep.core.attempts.blame import standing
 from sweep.core.encoding.message import hours
@@ -50,7 +54,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
     out, err = consoles()
     console = err if asked.as_json else out
     away = run_dir.away()
-    cost = views.budget_totals(content.policy.budget_gpu_hours, history)
+    cost = budget_totals(content.policy.budget_gpu_hours, history)
     if asked.as_json:
         totals = {
             **cost,
@@ -59,19 +63,19 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
             "scheduler_away_since": None if away is None else away[0],
             "unrecorded": len(look.unrecorded),
         }
-        print(json.dumps(views.as_json(content, listed, totals)))
+        print(json.dumps(as_json(content, listed, totals)))
     else:
-        views.print_cells(console, content, listed)
-        views.print_rejections(console, content)
+        print_cells(console, content, listed)
+        print_rejections(console, content)
     console.print(
-        f"\n{run_dir.path}: {views.totals_line(listed)}; {hours(cost['gpu_hours_spent'])} GPU-hours spent, "
+        f"\n{run_dir.path}: {totals_line(listed)}; {hours(cost['gpu_hours_spent'])} GPU-hours spent, "
         f"{hours(cost['gpu_hours_reserved'])} reserved; {watch_text(Path(run_dir.path))}.",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
-    print_notes(err, views.budget_notes(content.policy.budget_gpu_hours, history))
-    print_notes(err, views.look_notes(look))
+    print_notes(err, budget_notes(content.policy.budget_gpu_hours, history))
+    print_notes(err, look_notes(look))
     if away is not None:
         when = "" if holder is not None else ", when it was last watched"
         console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)
@@ -96,9 +100,9 @@ def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: R
         print(json.dumps({"cells": found}))
         return
     for cell in cells:
-        out.print(f"cell {cell} ({views.describe(content.cells[cell])})", highlight=False, soft_wrap=True)
+        out.print(f"cell {cell} ({describe(content.cells[cell])})", highlight=False, soft_wrap=True)
         evidence.print_attempts(out, cell, content, history, run_dir, look)
-    print_notes(err, views.look_notes(look))
+    print_notes(err, look_notes(look))
 
 
 def _nodes(asked: Arguments, content: SweepFile) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sweep.cli.display.views import print_cells
+from sweep.cli.display.cells_table import print_cells
 from sweep.cli.main import main
 from sweep.config import load
 from sweep.core.attempts.history import History

@@ -1,0 +1,52 @@
+"""Prints the combinations that are no cells, each with its rule and reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from sweep.core.grids.series import varied_axes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from sweep.core.cells.axis import AxisValue
+    from sweep.core.grids.grid import Rejection
+    from sweep.core.records.sweep_file import SweepFile
+
+_MOST_REJECTIONS = 40
+
+
+def rejected_by_rule(rejections: Sequence[Rejection]) -> dict[str, int]:
+    """How many combinations each rule rejected."""
+    return dict(Counter(item.rule for item in rejections).most_common())
+
+
+def print_rejections(console: Console, content: SweepFile) -> None:
+    """Every rejected combination with its rule and reason; many of them by rule, with an example of each."""
+    from rich.markup import escape
+
+    if not content.rejections:
+        return
+    axes = varied_axes([*(point.axes for point in content.points), *(item.axes for item in content.rejections)])
+    by_rule = rejected_by_rule(content.rejections)
+    listed = ", ".join(f"{rule} {count}" for rule, count in by_rule.items())
+    total = len(content.points) + len(content.rejections)
+    lines = []
+    if len(content.rejections) <= _MOST_REJECTIONS:
+        for item in content.rejections:
+            lines.append(f"{escape(_axes_text(item.axes, axes))}  [yellow]{item.rule}[/yellow]: {escape(item.reason)}")
+    else:
+        for rule, count in by_rule.items():
+            item = next(item for item in content.rejections if item.rule == rule)
+            text = escape(f"{count} times, such as {_axes_text(item.axes, axes)}: {item.reason}")
+            lines.append(f"[yellow]{rule}[/yellow] {text}")
+        lines.append("(--json lists every one; so does sweep.json once the sweep has been started)")
+    title = f"\n[bold]{len(content.rejections)} of {total} combinations are no cells[/bold] ({listed}):"
+    console.print("\n  ".join([title, *lines]), highlight=False, soft_wrap=True)
+
+
+def _axes_text(axes: Mapping[str, AxisValue], names: Sequence[str]) -> str:
+    return " ".join(f"{name}={axes.get(name)}" for name in names if axes.get(name) is not None) or "all"

@@ -1,0 +1,85 @@
+"""Sums a run up: how many repeats are in each state, GPU-hours and the budget, and what a look at the run found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from sweep.core.decisions.admission import gpu_hours_committed
+from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
+from sweep.core.encoding.message import counted, hours
+from sweep.usecases.status import gpu_hours_spent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sweep.core.attempts.history import History
+    from sweep.usecases.look import Look
+    from sweep.usecases.status import RepeatStatus
+
+_TO_COME = (*TO_SUBMIT, ActionKind.LATER)
+
+
+def totals_line(statuses: Sequence[RepeatStatus]) -> str:
+    """How many repeats are in each state, in words."""
+    counts = Counter(status.state for status in statuses)
+    words = {
+        "done": "measured",
+        "explained": "explained",
+        "running": "running",
+        "ending": "ending",
+        "queued": "queued",
+        ActionKind.SUBMIT.value: "to be submitted",
+        ActionKind.RETRY.value: "to be retried",
+        ActionKind.LATER.value: "to come later",
+        ActionKind.HOLD.value: "cancelled",
+        ActionKind.PAUSED.value: "paused",
+        ActionKind.OVER_BUDGET.value: "over budget",
+        ActionKind.GIVE_UP.value: "given up",
+    }
+    parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    return f"{counted(len(statuses), 'repeat')}: {', '.join(parts)}" if parts else "no cells"
+
+
+def gpu_hours_to_submit(statuses: Sequence[RepeatStatus], walltime_min: int) -> float:
+    """Walltime x GPUs of everything that would be submitted: an upper bound."""
+    new = (status for status in statuses if status.action.kind in _TO_COME)
+    return sum(status.cell.gpus * (status.action.walltime_min or walltime_min) for status in new) / 60
+
+
+def budget_totals(budget_gpu_hours: float | None, history: History) -> dict[str, float | None]:
+    """GPU-hours for ``--json``: spent, reserved, both together, and where there is a budget it and what is left."""
+    spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
+    return {
+        "gpu_hours_spent": spent,
+        "gpu_hours_reserved": max(0.0, committed - spent),
+        "gpu_hours_committed": committed,
+        "budget_gpu_hours": budget_gpu_hours,
+        "budget_gpu_hours_left": None if budget_gpu_hours is None else budget_gpu_hours - committed,
+    }
+
+
+def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:
+    """Where a budget is set: what of it is spent, reserved and left."""
+    totals = budget_totals(budget_gpu_hours, history)
+    left = totals["budget_gpu_hours_left"]
+    if left is None:
+        return []
+    return [
+        f"budget of {hours(budget_gpu_hours)} GPU-hours: {hours(totals['gpu_hours_spent'])} spent, "
+        f"{hours(totals['gpu_hours_reserved'])} reserved, {hours(left)} left"
+    ]
+
+
+def look_notes(look: Look) -> list[str]:
+    """What a look at a run that nobody watches found, beside what its ledger says."""
+    notes = []
+    if look.problem:
+        notes.append(f"the scheduler cannot be asked ({look.problem}); jobs in flight are shown as the run left them")
+    if look.unrecorded:
+        count = len(look.unrecorded)
+        notes.append(
+            f"{counted(count, 'attempt')} {'has' if count == 1 else 'have'} ended since the run was left, "
+            "shown as it looks now; the sweep's command records it, retries what a retry can cure, and makes the tables"
+        )
+    return notes
