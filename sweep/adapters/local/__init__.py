@@ -1,1 +1,1 @@
-"""Local processes: the scheduler port on one machine."""
+"""The scheduler port over processes of this machine."""

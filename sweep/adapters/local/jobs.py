@@ -1,4 +1,4 @@
-"""Jobs of the local cluster as files: what each is, what became of it, and what its state's word means."""
+"""Defines the jobs of the local cluster, their states, and their files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KIND = "local_job"
 
 
 class State(StrEnum):
-    """The local cluster's words for a job's state."""
+    """The states of a local job."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -44,94 +44,82 @@ LOCAL_STATES: Mapping[State, SchedulerState] = {
     State.COMPLETED: SchedulerState(phase=Phase.ENDED),
     State.FAILED: SchedulerState(phase=Phase.ENDED),
     State.CANCELLED: SchedulerState(phase=Phase.ENDED, outcome=Outcome.CANCELLED),
-    # The sweep left (Ctrl-C) or died; nothing is wrong with the cell, and the next run of the sweep tries it again.
+    # The sweep was interrupted or died. The cell is not at fault; the next run of the sweep tries it again.
     State.INTERRUPTED: SchedulerState(phase=Phase.ENDED, outcome=Outcome.PREEMPTED),
     State.TIMEOUT: SchedulerState(phase=Phase.ENDED, outcome=Outcome.TIMEOUT),
-    # A launcher is gone without a word: the machine went down, or someone killed it.
+    # A launcher vanished: the machine went down, or somebody killed the launcher.
     State.NODE_FAIL: SchedulerState(phase=Phase.ENDED, outcome=Outcome.NODE_FAIL),
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """A launcher: the process that plays one node.
-
-    Attributes:
-        pid: Process id, which the kernel gives to others once it is free.
-        started_at: Unix time of the process's start: with the pid, it is this process or none.
-        exit_code: Exit code; None while it runs, and where its end was seen by nobody.
-        is_over: Whether it has ended.
-    """
+    """A launcher that was started: the process that plays one node."""
 
     pid: int
+    """The kernel gives it to another process once this one is gone."""
     started_at: float
+    """Unix time of the process's start; pid and start time together identify the process."""
     exit_code: int | None = None
+    """None while it runs, and where nobody saw its end."""
     is_over: bool = False
+    """True if it has ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalJob:
-    """One job (``local/<job_id>.json``).
-
-    Attributes:
-        job_id: Name of its submission and its index in it.
-        submission: The submission's name.
-        index: Array index.
-        attempt: The attempt's folder, relative to the run directory.
-        nodes: Launchers.
-        gpus_per_node: Ranks of each.
-        device_type: ``cuda`` or ``cpu``.
-        threads_per_rank: Threads that its environment sets; None: unset, and its ranks share all cores.
-        walltime_min: Minutes that it may take.
-        stop_grace_s: Seconds that its ranks get to stop.
-        python: Interpreter of the launchers; empty: the one that runs this.
-        sources_dir: Snapshot that it runs.
-        marker: What all its processes have in their environment.
-        submitted_at: Unix time.
-        state: Where it is.
-        ending: The state in which it is being ended; None where it is left alone.
-        reason: Why it ended so, for people.
-        launched: Its launchers by node rank; none before they are known to have started.
-        started_at: Unix time; None before.
-        first_end_at: Unix time at which the first launcher was seen to have ended.
-        ended_at: Unix time; None before.
-    """
+    """One job (``local/<job_id>.json``)."""
 
     job_id: str
+    """Its submission's name and its index there: ``weak-3f2a.0``."""
     submission: str
     index: int
     attempt: str
+    """The attempt's folder, relative to the run directory."""
     nodes: int
+    """Number of launchers."""
     gpus_per_node: int
+    """Ranks of each launcher."""
     device_type: str
+    """``cuda`` or ``cpu``."""
     threads_per_rank: int | None
+    """Threads that its environment sets; None: unset, and its ranks share all cores."""
     walltime_min: int
     stop_grace_s: float
+    """Seconds that its ranks get to stop."""
     python: str
+    """Interpreter of the launchers; empty: this process's."""
     sources_dir: str
+    """The snapshot that it runs."""
     marker: str
+    """A variable in the environment of all its processes has this value."""
     submitted_at: float
+    """Unix time, as are all times here."""
     state: State = State.PENDING
     ending: State | None = None
+    """The state that it gets once it has been stopped; None where nobody stops it."""
     reason: str = ""
+    """Why it ended in its state."""
     launched: tuple[Launched, ...] = ()
+    """Its launchers by node rank; empty until all were started."""
     started_at: float | None = None
     first_end_at: float | None = None
+    """When its first launcher was seen to have ended."""
     ended_at: float | None = None
 
     @property
     def ranks(self) -> int:
-        """Processes that compute."""
+        """Number of ranks."""
         return self.nodes * self.gpus_per_node
 
     @property
     def order(self) -> tuple[float, str, int]:
-        """First come, first served."""
+        """The sort key of jobs: the earliest submission first."""
         return self.submitted_at, self.submission, self.index
 
     @property
     def report(self) -> JobReport:
-        """What the port says of it."""
+        """The report of the port."""
         codes = [one.exit_code for one in self.launched if one.exit_code is not None]
         return JobReport(
             state=self.state.value,
@@ -151,7 +139,7 @@ def job_ids(submission_name: str, tasks: int) -> tuple[str, ...]:
 
 
 def new_job(submission: Submission, index: int, *, now: float, environ: Mapping[str, str]) -> LocalJob:
-    """A job as it is submitted."""
+    """A job that has just been submitted."""
     job_id = job_ids(submission.name, len(submission.tasks))[index]
     threads = submission.launch.environment.get("OMP_NUM_THREADS", environ.get("OMP_NUM_THREADS", ""))
     return LocalJob(
@@ -173,9 +161,9 @@ def new_job(submission: Submission, index: int, *, now: float, environ: Mapping[
 
 
 class JobFiles:
-    """The jobs on disk.
+    """Reads and writes the jobs of a run directory.
 
-    The job of index 0 is written last: while its file is missing, the submission does not exist.
+    A submission exists once the job of index 0 does; its file is written last.
 
     Args:
         run_dir: The run directory.
@@ -186,7 +174,7 @@ class JobFiles:
         self._folder = run_dir / LOCAL_DIR
 
     def write(self, job: LocalJob) -> None:
-        """Replace a job's file; on return it is on disk.
+        """Write a job's file; on return it is on disk.
 
         Raises:
             OSError: If it cannot be written.
@@ -195,7 +183,7 @@ class JobFiles:
         write_atomically(self._folder / f"{job.job_id}.json", render(_KIND, asdict(job)))
 
     def read(self, job_id: str) -> LocalJob | None:
-        """One job; None where there is none, or its file is damaged."""
+        """One job; None where it has no file, or its file is damaged."""
         try:
             data = parse_object((self._folder / f"{job_id}.json").read_text(), _KIND)
             return build(LocalJob, {name: data[name] for name in data if name not in ("schema", "kind")}, job_id)
@@ -203,19 +191,19 @@ class JobFiles:
             return None
 
     def all(self) -> list[LocalJob]:
-        """All jobs of submissions that exist, in their order."""
+        """All jobs of submissions that exist, sorted by :attr:`LocalJob.order`."""
         jobs = [job for path in self._folder.glob("*.json") if (job := self.read(path.stem))]
         return sorted((job for job in jobs if self.has(f"{job.submission}.0")), key=lambda job: job.order)
 
     def has(self, job_id: str) -> bool:
-        """Whether there is such a job."""
+        """True if the job has a file."""
         return (self._folder / f"{job_id}.json").exists()
 
     def remove(self, job_id: str) -> None:
-        """Forget a job that was never started."""
+        """Remove the file of a job that was never started."""
         (self._folder / f"{job_id}.json").unlink(missing_ok=True)
 
 
 def ended(job: LocalJob, state: State, *, now: float, reason: str = "") -> LocalJob:
-    """The job at its end."""
+    """The job after its end."""
     return replace(job, state=state, ending=None, reason=reason or job.reason, ended_at=now)

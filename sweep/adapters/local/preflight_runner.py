@@ -1,4 +1,4 @@
-"""Preflights of cells: the trainer started on one fake rank as a child process, its record kept by cell and sources."""
+"""Runs preflights: starts the trainer on one fake rank as a child process, and keeps its record by cell and sources."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _TIMEOUT_S = 600.0
 
 
 class PreflightError(Exception):
-    """The preflight itself could not be run; nothing is known of the cell."""
+    """The preflight could not be run, so nothing is known about the cell."""
 
 
-class Preflights:
-    """Runs ``python -m trainer --preflight`` once for each cell and state of the sources.
+class PreflightRunner:
+    """Runs ``python -m trainer --preflight`` once for each cell, rank and snapshot of the sources.
 
     Args:
-        run_dir: The run directory, in which records are kept.
+        run_dir: The run directory, which keeps the records.
         sources_dir: The snapshot that the jobs will run.
-        digest: Its hash.
+        digest: The snapshot's hash.
         environ: The environment of the child process.
     """
 
@@ -44,19 +44,19 @@ class Preflights:
         self._digest = digest
         self._environ = {**scrubbed(environ), "PYTHONPATH": str(sources_dir), "PYTHONSAFEPATH": "1"}
 
-    def known(self, cell_id: str, rank: int = 0) -> Preflight | None:
-        """The record of one rank of a cell that was examined before with these sources."""
+    def recorded(self, cell_id: str, rank: int = 0) -> Preflight | None:
+        """The record of an earlier preflight of one rank of a cell with these sources; None where there is none."""
         with contextlib.suppress(OSError, RecordError):
             return Preflight.parse(self._path(cell_id, rank).read_text())
         return None
 
-    def examine(self, file: CellFile, rank: int = 0) -> Preflight:
-        """The record of one rank of a cell, made now unless it is known.
+    def run(self, file: CellFile, rank: int = 0) -> Preflight:
+        """The record of one rank of a cell; runs the preflight unless there is one.
 
         Raises:
-            PreflightError: If the trainer cannot be started here (no torch), or says nothing that can be read.
+            PreflightError: If the trainer cannot be started here (no torch), or prints no record.
         """
-        known = self.known(file.key.cell_id, rank)
+        known = self.recorded(file.key.cell_id, rank)
         if known is not None:
             return known
         text = self._run(file, rank)
@@ -65,7 +65,7 @@ class Preflights:
         except RecordError as error:
             raise PreflightError(f"the preflight of {file.key.cell_id} printed no record: {error}") from error
         if found.problem and file.cell.trainer.data != SYNTHETIC:
-            # It may be the token file's, which another look may find mended.
+            # The token file may cause the problem, and may be mended before the next preflight.
             return found
         self._folder.mkdir(exist_ok=True)
         write_atomically(self._path(file.key.cell_id, rank), text)

@@ -1,4 +1,4 @@
-"""Telling one's own processes from others, and ending them: by pid with start time, or by a mark they inherited."""
+"""Finds and ends the processes of a job, known by pid and start time, or by a marker in their environment."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sweep.core.jobs.node_command import MARKER
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Start times are reckoned from the machine's boot, and its wall clock may be corrected between two readings.
+# The kernel counts start times from the boot, and the wall clock may be corrected between two readings.
 _TOLERANCE_S = 2.0
 _KILL_PATIENCE_S = 3.0
 
 
 def started_at(pid: int) -> float | None:
-    """Unix time at which a living process started; None where there is none."""
+    """Unix time at which a living process started; None where no process has the pid."""
     try:
         return psutil.Process(pid).create_time()
     except psutil.Error:
@@ -29,10 +29,7 @@ def started_at(pid: int) -> float | None:
 
 
 def own_process(pid: int, *, start: float, marker: str) -> psutil.Process | None:
-    """The living process that was started as this pid at that time with that mark; None where it is gone.
-
-    A pid that now belongs to someone else is never given.
-    """
+    """The living process with this pid, start time and marker; None where it is gone, or the pid is another's now."""
     try:
         process = psutil.Process(pid)
         if abs(process.create_time() - start) > _TOLERANCE_S or not _is_marked(process, marker):
@@ -43,19 +40,19 @@ def own_process(pid: int, *, start: float, marker: str) -> psutil.Process | None
 
 
 def _is_marked(process: psutil.Process, marker: str) -> bool:
-    # The dead that nobody has reaped yet have no environment any more.
+    # A zombie has no environment any more.
     return process.environ().get(MARKER) == marker
 
 
-def ask_to_stop(processes: Iterable[psutil.Process]) -> None:
-    """Send TERM."""
+def terminate(processes: Iterable[psutil.Process]) -> None:
+    """Send SIGTERM."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGTERM)
 
 
 def marked(marker: str) -> list[psutil.Process]:
-    """All living processes of this user with the mark, this one excepted."""
+    """All living processes of this user with the marker, except this one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -65,9 +62,9 @@ def marked(marker: str) -> list[psutil.Process]:
 
 
 def kill_marked(marker: str) -> list[int]:
-    """Kill every process with the mark and all that descend from them; gives what could not be killed.
+    """Kill every process with the marker and all their descendants; returns the pids that could not be killed.
 
-    Descendants too, because a process may have dropped the mark: a living launcher is the parent of every orphan below.
+    A descendant may have dropped the marker; a living launcher is the parent of every orphan below it.
     """
     deadline = time.monotonic() + _KILL_PATIENCE_S
     while alive := marked(marker):
@@ -81,7 +78,7 @@ def kill_marked(marker: str) -> list[int]:
 
 
 def _families(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Processes with their descendants; complete before the first is killed, when the rest would change parents."""
+    """The processes with their descendants, listed before the first is killed: then the others change parents."""
     found = []
     for process in processes:
         with contextlib.suppress(psutil.Error):

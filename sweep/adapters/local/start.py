@@ -1,4 +1,4 @@
-"""Whether there is room for a job on this machine, and what is started for each of its nodes."""
+"""Decides if there is room for a job on this machine, and makes the command and environment of its launchers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sweep.adapters.local.jobs import LocalJob
 
 MEMORY_PER_RANK_BYTES = 2 * 1024**3
-"""Free memory without which a further cell is not started beside another; a cell's real need is not known here."""
+"""Free memory for each rank of a job that starts beside others; the real need of a cell is not known here."""
 
 
 def has_room(
@@ -28,10 +28,10 @@ def has_room(
     cores: int,
     available_bytes: int,
 ) -> bool:
-    """Whether a job may start beside those that run; one alone always may.
+    """True if a job may start beside those that run; a job always may where none runs.
 
-    Cells that share cores, memory or GPUs disturb each other's times. So without a limit given by the user a cell that
-    uses GPUs runs alone, and so does one whose number of threads is not set: its ranks take all cores.
+    Cells that share cores, memory or GPUs disturb each other's times. So unless the user sets a limit, a cell that uses
+    GPUs runs alone, and so does a cell whose number of threads is not set, because its ranks use all cores.
     """
     if not running:
         return True
@@ -48,7 +48,7 @@ def _cores_of(job: LocalJob, cores: int) -> int:
 
 
 def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:
-    """What plays one node."""
+    """The command that plays one node."""
     return [
         *(job.python or sys.executable, "-m", "sweep.launch"),
         *("--submission", str(run_dir / submission_file(job.submission))),
@@ -61,7 +61,7 @@ def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:
 
 
 def launcher_environment(job: LocalJob, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Its environment: the snapshot's code, the mark, and this node's share of the machine's GPUs."""
+    """Its environment: the snapshot's code, the job's marker, and this node's share of the machine's GPUs."""
     paths = (job.sources_dir, environ.get("PYTHONPATH", ""))
     made = {
         **environ,

@@ -1,4 +1,4 @@
-"""Preflights before a run: cells that cannot be built, or cannot fit, are kept from being submitted."""
+"""Runs preflights before a run, so that a cell that cannot be built or cannot fit is not submitted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.local.preflight_runner import PreflightError, Preflights
+from sweep.adapters.local.preflight_runner import PreflightError, PreflightRunner
 from sweep.cli.common import CommandError
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.records.cell_file import CellFile
@@ -29,16 +29,16 @@ def examine(session: Session, err: Console) -> None:
         CommandError: If the preflight cannot be run at all.
     """
     sources = session.sources
-    preflights = Preflights(Path(session.run_dir.path), Path(sources.directory), sources.digest, os.environ)
+    runner = PreflightRunner(Path(session.run_dir.path), Path(sources.directory), sources.digest, os.environ)
     barred: dict[str, tuple[str, str]] = {}
     for number, (cell_id, cell) in enumerate(session.cells.items(), 1):
         device = session.devices[cell.device]
         key = AttemptKey(cell_id=cell_id, repeat=1, attempt=1)
         file = CellFile(cell=cell, device=device, key=key, sources_hash=sources.digest)
         for rank in ranks_to_examine(cell):
-            is_new = preflights.known(cell_id, rank) is None
+            is_new = runner.recorded(cell_id, rank) is None
             try:
-                found = preflights.examine(file, rank)
+                found = runner.run(file, rank)
             except PreflightError as error:
                 raise CommandError(str(error)) from error
             verdict = verdict_of(found, device)

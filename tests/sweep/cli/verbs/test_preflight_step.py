@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.local.preflight_runner import PreflightError, Preflights
+from sweep.adapters.local.preflight_runner import PreflightError, PreflightRunner
 from sweep.cli.verbs.preflight_step import ranks_to_examine, verdict_of
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.cells.cell import cell_id
@@ -65,32 +65,32 @@ def test_a_record_is_made_once_for_each_state_of_the_sources(tmp_path: Path) -> 
     count = tmp_path / "count"
     body = f"open({str(count)!r}, 'a').write('x')\nprint({FINE.render()!r})\n"
     sources = _sources(tmp_path / "src", body)
-    preflights = Preflights(tmp_path, sources, "aaaa", os.environ)
-    assert preflights.known(FILE.key.cell_id) is None
-    assert preflights.examine(FILE) == FINE
-    assert preflights.examine(FILE) == FINE
-    assert Preflights(tmp_path, sources, "aaaa", os.environ).known(FILE.key.cell_id) == FINE
+    runner = PreflightRunner(tmp_path, sources, "aaaa", os.environ)
+    assert runner.recorded(FILE.key.cell_id) is None
+    assert runner.run(FILE) == FINE
+    assert runner.run(FILE) == FINE
+    assert PreflightRunner(tmp_path, sources, "aaaa", os.environ).recorded(FILE.key.cell_id) == FINE
     assert count.read_text() == "x"
-    Preflights(tmp_path, sources, "bbbb", os.environ).examine(FILE)
+    PreflightRunner(tmp_path, sources, "bbbb", os.environ).run(FILE)
     assert count.read_text() == "xx"
 
 
 def test_a_problem_that_may_be_a_token_files_is_looked_for_again(tmp_path: Path) -> None:
     count, failed = tmp_path / "count", replace(FINE, problem="trainer.data: too short")
     sources = _sources(tmp_path / "src", f"open({str(count)!r}, 'a').write('x')\nprint({failed.render()!r})\n")
-    preflights = Preflights(tmp_path, sources, "aaaa", os.environ)
+    runner = PreflightRunner(tmp_path, sources, "aaaa", os.environ)
     on_file = replace(FILE.cell, trainer=replace(FILE.cell.trainer, data="/data/text.bin"))
     with_data = CellFile(cell=on_file, device=FILE.device, key=replace(FILE.key, cell_id=cell_id(on_file)))
-    assert preflights.examine(with_data) == preflights.examine(with_data) == failed
+    assert runner.run(with_data) == runner.run(with_data) == failed
     assert count.read_text() == "xx"
-    assert preflights.examine(FILE) == preflights.examine(FILE) == failed
+    assert runner.run(FILE) == runner.run(FILE) == failed
     assert count.read_text() == "xxx"
 
 
 def test_a_trainer_that_cannot_start_is_an_error_that_says_what_is_needed(tmp_path: Path) -> None:
     sources = _sources(tmp_path / "src", "raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     with pytest.raises(PreflightError, match=r"No module named 'torch'.*extra 'trainer'"):
-        Preflights(tmp_path, sources, "aaaa", os.environ).examine(FILE)
+        PreflightRunner(tmp_path, sources, "aaaa", os.environ).run(FILE)
     assert not (tmp_path / "preflight").exists()
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
     sources = _sources(tmp_path / "src", f"print({FINE.render()!r})\n")
     (tmp_path / "preflight").mkdir()
     (tmp_path / "preflight" / f"{FILE.key.cell_id}-rank-0-aaaa.json").write_text("{half")
-    assert Preflights(tmp_path, sources, "aaaa", os.environ).examine(FILE) == FINE
+    assert PreflightRunner(tmp_path, sources, "aaaa", os.environ).run(FILE) == FINE
 
 
 def test_of_a_pipeline_the_first_and_the_last_stage_are_examined() -> None:

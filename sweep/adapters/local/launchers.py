@@ -1,0 +1,104 @@
+"""Starts the launchers of local jobs, each of which plays one node, and finds out how they ended."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sweep.adapters.local.jobs import Launched, State
+from sweep.adapters.local.processes import own_process, started_at
+from sweep.adapters.local.start import launcher_command, launcher_environment
+from sweep.core.encoding.record import RecordError
+from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.layout import ATTEMPT_FILE, SUBMISSION_LOGS_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from sweep.adapters.local.jobs import LocalJob
+
+
+class Launchers:
+    """Launchers of one run directory: children of this process, and those that an earlier process left.
+
+    Args:
+        run_dir: The run directory.
+        environ: Their environment, apart from what depends on the job.
+        now: Gives Unix time.
+    """
+
+    def __init__(self, run_dir: Path, environ: Mapping[str, str], now: Callable[[], float]) -> None:
+        self._run_dir, self._environ, self._now = run_dir, environ, now
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, job: LocalJob, rank: int) -> Launched:
+        """Start the launcher of one node, in a session of its own.
+
+        Raises:
+            OSError: If it cannot be started.
+        """
+        logs = self._run_dir / SUBMISSION_LOGS_DIR
+        logs.mkdir(parents=True, exist_ok=True)
+        with (logs / f"{job.job_id}.{rank}.out").open("ab") as output:
+            process = subprocess.Popen(
+                launcher_command(job, rank, self._run_dir),
+                env=launcher_environment(job, rank, self._environ),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._children[process.pid] = process
+        return Launched(pid=process.pid, started_at=started_at(process.pid) or self._now())
+
+    def observe(self, job: LocalJob) -> LocalJob:
+        """The job with its launchers as they are now."""
+        launched = tuple(one if one.is_over else self._observe(job, rank) for rank, one in enumerate(job.launched))
+        if launched == job.launched:
+            return job
+        return replace(job, launched=launched, first_end_at=job.first_end_at or self._now())
+
+    def forget(self, job: LocalJob) -> None:
+        """Forget the children of a job that has ended."""
+        for one in job.launched:
+            self._children.pop(one.pid, None)
+
+    def _observe(self, job: LocalJob, rank: int) -> Launched:
+        one = job.launched[rank]
+        child = self._children.get(one.pid)
+        if child is not None:
+            code = child.poll()
+            return one if code is None else replace(one, is_over=True, exit_code=code)
+        if own_process(one.pid, start=one.started_at, marker=job.marker):
+            return one
+        # Only its parent can wait for a process. Of another's child the exit code is known where it wrote it: node 0.
+        return replace(one, is_over=True, exit_code=self._recorded_exit_code(job) if rank == 0 else None)
+
+    def _recorded_exit_code(self, job: LocalJob) -> int | None:
+        """The exit code that the launcher of node 0 wrote at its end; None where it wrote none."""
+        try:
+            record = AttemptFile.parse((self._run_dir / job.attempt / ATTEMPT_FILE).read_text())
+        except (OSError, RecordError):
+            return None
+        if record.job_id != job.job_id or record.exit_code is None:
+            return None
+        return record.exit_code if record.exit_code >= 0 else 128 - record.exit_code
+
+
+def end_of(job: LocalJob) -> tuple[State, str]:
+    """The state, with its reason, of a job of which at least one launcher ended by itself."""
+    over = {rank: one.exit_code for rank, one in enumerate(job.launched) if one.is_over}
+    # Of a job that was taken over, the launchers of other nodes than 0 may have ended in order, unseen.
+    unseen = [rank for rank, code in over.items() if code is None and (rank == 0 or 0 not in over)]
+    killed = [rank for rank, code in over.items() if code is not None and code < 0]
+    if unseen or killed:
+        return State.NODE_FAIL, f"the launcher of node {min(unseen + killed)} vanished"
+    failed = {rank: code for rank, code in over.items() if code}
+    if failed:
+        rank, code = next(iter(failed.items()))
+        return State.FAILED, f"node {rank} ended with exit code {code}"
+    if len(over) < job.nodes:
+        return State.FAILED, f"node {min(set(range(job.nodes)) - set(over))} went on after the others had ended"
+    return State.COMPLETED, ""
