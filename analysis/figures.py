@@ -22,7 +22,7 @@ from matplotlib.ticker import (
 )
 
 from analysis.export import figure_path
-from analysis.table import is_on_cpu
+from analysis.rows import is_on_cpu
 from sweep.core.grids.series import SeriesKind
 from sweep.files import write_atomically
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from analysis.table import Row, Table
+    from analysis.rows import Row
+    from analysis.table import Table
     from sweep.core.cells.axis import AxisValue
 
 # Okabe and Ito's palette, told apart by colour-blind readers; yellow is left out, it does not show on white.

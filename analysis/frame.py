@@ -6,23 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.table import COLUMN_KINDS
+from analysis.columns import COLUMNS
 
 if TYPE_CHECKING:
-    from analysis.table import Table, Value
+    from analysis.rows import Value
+    from analysis.table import Table
 
 
 def to_frame(table: Table) -> pd.DataFrame:
     """One row per grid point, columns and rows in the table's order, NA where nothing is known.
 
-    Columns that all tables have are of the same kinds whatever the run (:data:`analysis.table.COLUMN_KINDS`), so that
+    Columns that all tables have are of the same kinds whatever the run (:data:`analysis.columns.COLUMNS`), so that
     frames of several runs can be concatenated. Those of the grid's other axes have the narrowest kind that holds them.
     """
     columns = {}
     for name in table.columns:
         # An enumeration's member is its text.
         values = [str(value) if isinstance(value, str) else value for row in table.rows for value in [row[name]]]
-        kind: Any = COLUMN_KINDS.get(name) or _narrowest(values)
+        kind: Any = COLUMNS[name].kind if name in COLUMNS else _narrowest(values)
         columns[name] = pd.Series(values, dtype=kind)
     return pd.DataFrame(columns)
 

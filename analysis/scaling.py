@@ -31,7 +31,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class Comparison:
     """Where an entry stands in its series.
 
     Attributes:
@@ -55,17 +55,17 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scaled:
-    """The standing of every entry, in their order.
+    """The comparison of every entry, in their order.
 
     Attributes:
         axes: The axes that tell the series apart.
-        standings: One an entry.
+        comparisons: One an entry.
         notes: Why whole series have no speed-up, and what to know of those that have.
         refusals: Series without a speed-up because they mix what must not be mixed.
     """
 
     axes: tuple[str, ...]
-    standings: tuple[Standing, ...]
+    comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
     refusals: tuple[str, ...]
 
@@ -76,7 +76,7 @@ def scale(entries: Sequence[Entry], spec: SeriesSpec, *, mix_fingerprints: bool 
     members: dict[str, list[int]] = {}
     for index, entry in enumerate(entries):
         members.setdefault(label_of(key_of(entry.axes, names)), []).append(index)
-    standings: list[Standing] = [Standing(series="")] * len(entries)
+    comparisons: list[Comparison] = [Comparison(series="")] * len(entries)
     notes: list[str] = []
     refusals: list[str] = []
     for label, indices in members.items():
@@ -84,14 +84,14 @@ def scale(entries: Sequence[Entry], spec: SeriesSpec, *, mix_fingerprints: bool 
         refusal, note = _mixture(group, mix_fingerprints)
         if refusal:
             refusals.append(f"series {label}: {refusal}")
-            compared = [Standing(series=label)] * len(group)
+            compared = [Comparison(series=label)] * len(group)
         else:
             baseline, missing = _baseline(group, spec)
             notes += [f"series {label}: {text}" for text in (note, missing) if text]
             compared = _compare(group, label, spec, baseline)
-        for index, standing in zip(indices, compared, strict=True):
-            standings[index] = standing
-    return Scaled(axes=names, standings=tuple(standings), notes=tuple(notes), refusals=tuple(refusals))
+        for index, comparison in zip(indices, compared, strict=True):
+            comparisons[index] = comparison
+    return Scaled(axes=names, comparisons=tuple(comparisons), notes=tuple(notes), refusals=tuple(refusals))
 
 
 def _mixture(group: Sequence[Entry], mix_fingerprints: bool) -> tuple[str, str]:
@@ -147,23 +147,23 @@ def _merit(entry: Entry, kind: SeriesKind) -> float:
     return entry.reduced.tokens_per_s
 
 
-def _compare(group: Sequence[Entry], label: str, spec: SeriesSpec, baseline: Entry | None) -> list[Standing]:
+def _compare(group: Sequence[Entry], label: str, spec: SeriesSpec, baseline: Entry | None) -> list[Comparison]:
     best = _best_at_each_x(group, spec)
-    standings = []
+    comparisons = []
     for entry in group:
         reduced = entry.reduced
         name = None if baseline is None else baseline.cell_id
         if reduced is None:
-            standings.append(Standing(series=label, baseline=name))
+            comparisons.append(Comparison(series=label, baseline=name))
         elif best.get(reduced.cell.gpus, entry.cell_id) != entry.cell_id:
             gpus = reduced.cell.gpus
             remark = f"not the best layout at {gpus} GPU{'s' if gpus > 1 else ''}"
-            standings.append(Standing(series=label, baseline=name, is_chosen=False, remark=remark))
+            comparisons.append(Comparison(series=label, baseline=name, is_chosen=False, remark=remark))
         elif baseline is None or baseline.reduced is None:
-            standings.append(Standing(series=label))
+            comparisons.append(Comparison(series=label))
         else:
-            standings.append(_standing(label, name, spec.kind, reduced, baseline.reduced))
-    return standings
+            comparisons.append(_comparison(label, name, spec.kind, reduced, baseline.reduced))
+    return comparisons
 
 
 def _best_at_each_x(group: Sequence[Entry], spec: SeriesSpec) -> dict[int, str | None]:
@@ -176,14 +176,14 @@ def _best_at_each_x(group: Sequence[Entry], spec: SeriesSpec) -> dict[int, str |
     return {gpus: entry.cell_id for gpus, entry in best.items()}
 
 
-def _standing(label: str, name: str | None, kind: SeriesKind, reduced: Reduced, base: Reduced) -> Standing:
+def _comparison(label: str, name: str | None, kind: SeriesKind, reduced: Reduced, base: Reduced) -> Comparison:
     measure = _MEASURES[kind]
     remark = _other_work(kind, reduced, base)
     value, reference = measure.value(reduced), measure.value(base)
     if not remark and (value is None or reference is None):
         remark = "no step time to compare" if value is None else "the baseline has no step time to compare with"
     if remark or value is None or reference is None:
-        return Standing(series=label, baseline=name, remark=remark)
+        return Comparison(series=label, baseline=name, remark=remark)
     gain = measure.gain(value, reference)
     per_gpu = base.cell.gpus / reduced.cell.gpus
     ci = None
@@ -191,7 +191,7 @@ def _standing(label: str, name: str | None, kind: SeriesKind, reduced: Reduced, 
         gains = measure.gain(measure.draws(reduced, reduced.draws), measure.draws(base, base.draws))
         low, high = interval(gains, min(reduced.draws.n_blocks, base.draws.n_blocks))
         ci = (low * per_gpu, high * per_gpu)
-    return Standing(series=label, baseline=name, speedup=gain, efficiency=gain * per_gpu, efficiency_ci=ci)
+    return Comparison(series=label, baseline=name, speedup=gain, efficiency=gain * per_gpu, efficiency_ci=ci)
 
 
 def _other_work(kind: SeriesKind, reduced: Reduced, base: Reduced) -> str:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from analysis.table import Row, Table
+    from analysis.rows import Row
+    from analysis.table import Table
     from sweep.core.attempts.attempt import RankError
     from sweep.core.cells.axis import AxisValue
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.export import significant, to_csv, to_markdown, to_text, write_tables
+from analysis.columns import significant
+from analysis.export import to_csv, to_markdown, to_text, write_tables
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.grids.series import Envelope, SeriesKind
 from sweep.files import write_atomically

@@ -16,7 +16,7 @@ from tests.analysis.factory import STARTED, RunDir, row_of, table_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from analysis.table import Row
+    from analysis.rows import Row
 
 
 def only_row(run: RunDir) -> Row:

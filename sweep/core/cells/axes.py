@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def _in_order() -> Iterator[Axis]:
-    """The axes that the fields of a cell stand for, field by field."""
-    for item in axes_of(Cell):
+    """The axes that the fields of a cell stand for: first those with a place, then the others as they are declared."""
+    for item in sorted(axes_of(Cell), key=lambda item: math.inf if item.place is None else item.place):
         if item.field == "parallelism":
             yield from LAYOUT
         elif item.field == "trainer":

@@ -50,6 +50,7 @@ class Axis(NamedTuple):
         field: Name of that field.
         default: Its value in a combination that does not name it.
         is_required: True if there is no default, so that a grid must name it.
+        place: Its place among the axes of a grid, whose points vary the last one fastest; None: after those with one.
         title: Its title in tables for people; empty: its name.
         column: Its position among the columns of every table, which never changes (DESIGN.md, "The table"); None: it
             has a column only in tables of grids that vary it.
@@ -63,6 +64,7 @@ class Axis(NamedTuple):
     field: str
     default: AxisValue
     is_required: bool = False
+    place: int | None = None
     title: str = ""
     column: int | None = None
     check: Check | None = None
@@ -72,6 +74,7 @@ class Axis(NamedTuple):
 
 def axis(
     *,
+    place: int | None = None,
     title: str = "",
     column: int | None = None,
     check: Check | None = None,
@@ -82,6 +85,7 @@ def axis(
     """Metadata of a field of the cell: what its :class:`Axis` does not take from the field itself.
 
     Args:
+        place: As in the axis.
         title: As in the axis.
         column: As in the axis.
         check: As in the axis; the cell itself refuses other values too.
@@ -89,7 +93,7 @@ def axis(
         is_layout: As in the axis.
         default: The default of the axis, where it is another than that of the field.
     """
-    told: dict[str, Any] = {"title": title, "column": column, "check": COUNT if is_degree else check}
+    told: dict[str, Any] = {"place": place, "title": title, "column": column, "check": COUNT if is_degree else check}
     told |= {"is_degree": is_degree, "is_layout": is_layout}
     return {"axis": told if default is dataclasses.MISSING else {**told, "default": default}}
 

@@ -39,25 +39,25 @@ class Cell:
     """One configuration of the trainer on one kind of device; never which nodes, when or why.
 
     A cell can be built with degrees that contradict each other; :mod:`sweep.core.cells.rules` says whether it can run.
-    The order of the fields is that of the axes (:mod:`sweep.core.cells.axes`), and so the order of a grid's points.
+    Every field is an axis or holds axes (:mod:`sweep.core.cells.axes`).
     """
 
-    nodes: int = field(metadata=axis(column=8, check=COUNT))
-    """Nodes of the job."""
-    gpus_per_node: int = field(metadata=axis(title="GPUs/node", check=COUNT))
-    """Ranks on each node (on a CPU: processes)."""
-    device: str
-    """Name of the device profile (``conf/hardware``)."""
-    model: ModelShape = field(metadata=axis(column=5))
+    model: ModelShape = field(metadata=axis(place=3, column=5))
     """Shape of the model."""
-    seq_len: int = field(metadata=axis(title="context (tokens)", column=22, check=COUNT))
-    """Tokens of a sequence."""
-    global_batch: int = field(metadata=axis(column=19, check=COUNT))
-    """Sequences in one optimiser step."""
-    parallelism: Parallelism
+    device: str = field(metadata=axis(place=2))
+    """Name of the device profile (``conf/hardware``)."""
+    nodes: int = field(metadata=axis(place=0, column=8, check=COUNT))
+    """Nodes of the job."""
+    gpus_per_node: int = field(metadata=axis(place=1, title="GPUs/node", check=COUNT))
+    """Ranks on each node (on a CPU: processes)."""
+    parallelism: Parallelism = field(metadata=axis(place=6))
     """Degrees of every parallel dimension."""
+    global_batch: int = field(metadata=axis(place=5, column=19, check=COUNT))
+    """Sequences in one optimiser step."""
     micro_batch: int = field(metadata=axis(column=17, check=COUNT, default=None, is_layout=True))
     """Sequences that a data-parallel rank takes in one forward pass; None in a grid: as the pipeline needs."""
+    seq_len: int = field(metadata=axis(place=4, title="context (tokens)", column=22, check=COUNT))
+    """Tokens of a sequence."""
     precision: Precision = field(default=Precision.BF16, metadata=axis(column=23))
     """Number format of the matrix multiplications."""
     compile: bool = field(default=False, metadata=axis(column=24))
