@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """A private multi-node Slurm on one Debian or Ubuntu machine: up, down, status, env.
 
-Everything lives in one directory (DIR, by default ``.slurm`` in the checkout) with daemons, sockets and ports of
-its own, so that a system-wide Slurm, munge or MariaDB is never touched and several can run side by side::
+Everything is in one directory (DIR, by default ``.slurm`` in the checkout), with daemons, sockets and ports of its own.
+So it never touches a Slurm, munge or MariaDB of the system, and several can run side by side::
 
-    DIR/cluster.json   what was asked for (nodes, GPUs, ports, settings); the one input of everything below
+    DIR/cluster.json   the settings (nodes, GPUs, ports, lines of slurm.conf), from which all that follows is made
     DIR/etc            slurm.conf, gres.conf, cgroup.conf, slurmdbd.conf, munge.key
     DIR/state spool db log dev
-    /run/private-slurm/HASH   stands for DIR: sockets, process records, and ``dir``, a link to DIR
+    /run/private-slurm/HASH   sockets, process records, and ``dir``, a link to DIR; HASH is made from DIR's path
 
-All paths in the configuration go through that link: a Unix socket's path is limited to 108 bytes (slurmstepd puts
-sockets into the spool directory), and slurm.conf has no quoting for blanks or brackets in a path.
+All paths in the configuration use that link, because a Unix socket's path may have at most 108 bytes (slurmstepd
+creates sockets in the spool directory), and slurm.conf cannot quote blanks or brackets in a path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-if __package__ in (None, ""):  # run as a script: the path then starts with tools/, not with the checkout
+if __package__ in (None, ""):  # run as a script: sys.path then starts with tools/, not with the checkout
     sys.path.insert(0, str(ROOT))
 
 from tools.slurmbox.cluster import Cluster, Status  # noqa: E402 - needs the path above
@@ -40,20 +40,20 @@ DEFAULT_DIR = ROOT / ".slurm"
 def _parser() -> argparse.ArgumentParser:
     """The command line."""
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="where it lives (default: %(default)s)")
+    common.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="its directory (default: %(default)s)")
     common.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser = argparse.ArgumentParser(prog="private_slurm.py", description="A private multi-node Slurm on one machine.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     _add_up(verbs.add_parser("up", parents=[common], help="bring it up, or repair it"))
     down = verbs.add_parser("down", parents=[common], help="cancel all jobs and stop everything")
     down.add_argument("--purge", action="store_true", help="and remove the directory with all its history")
-    verbs.add_parser("status", parents=[common], help="say what runs; exit 1 if jobs could not")
-    verbs.add_parser("env", parents=[common], help="print what to export")
+    verbs.add_parser("status", parents=[common], help="show what runs; exit 1 if jobs could not run")
+    verbs.add_parser("env", parents=[common], help="print the variables to export")
     return parser
 
 
 def _add_up(up: argparse.ArgumentParser) -> None:
-    """Options of the verb `up`; what is not given stays as it was."""
+    """Options of the verb `up`; an option that is not given stays as it was."""
     up.add_argument("--nodes", type=int, help="virtual nodes (at first 4)")
     up.add_argument("--gpus-per-node", type=int, help="fake GPUs on each (at first 8)")
     up.add_argument("--cpus-per-node", type=int, help="CPUs that each claims to have (at first 8)")
@@ -63,12 +63,12 @@ def _add_up(up: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a line for slurm.conf, kept for later; KEY= takes it back; may be repeated",
+        help="a line for slurm.conf, kept for later; KEY= removes it; may be repeated",
     )
 
 
 def _key_value(text: str) -> tuple[str, str]:
-    """A KEY=VALUE word."""
+    """The key and the value of an argument KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} has no '='; write KEY=VALUE")
@@ -76,12 +76,12 @@ def _key_value(text: str) -> tuple[str, str]:
 
 
 def _print_json(value: Mapping[str, Any]) -> None:
-    """One object on standard output."""
+    """Print one object on standard output."""
     print(json.dumps(value, indent=1))
 
 
 def _up(cluster: Cluster, options: argparse.Namespace) -> int:
-    """The verb `up`."""
+    """Run the verb `up`."""
     began = time.monotonic()
     changed = cluster.up(
         nodes=options.nodes,
@@ -100,7 +100,7 @@ def _up(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _down(cluster: Cluster, options: argparse.Namespace) -> int:
-    """The verb `down`."""
+    """Run the verb `down`."""
     cluster.down(purge=options.purge)
     if options.json:
         _print_json({"dir": str(cluster.layout.root), "purged": options.purge})
@@ -110,7 +110,7 @@ def _down(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _status(cluster: Cluster, options: argparse.Namespace) -> int:
-    """The verb `status`: exit 0 exactly when the cluster can run jobs."""
+    """Run the verb `status`: exit 0 exactly when the cluster can run jobs."""
     status = cluster.status()
     if options.json:
         _print_json(asdict(status))
@@ -125,7 +125,7 @@ def _status(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _env(cluster: Cluster, options: argparse.Namespace) -> int:
-    """The verb `env`."""
+    """Run the verb `env`."""
     if options.json:
         _print_json(cluster.env())
     else:

@@ -1,8 +1,8 @@
-"""Runs every test, as several pytest processes at once: what mostly waits for Slurm beside what mostly computes.
+"""Runs every test in several pytest processes at once: tests that mostly wait for Slurm beside tests that compute.
 
-The first part's output is shown as it comes and the others' after it, so that they do not mix. A part that fails
-makes the whole fail. Ctrl-C and SIGTERM interrupt all and let them tidy up, their private Slurms among other things;
-whatever happens, no process of theirs is left behind.
+The output of the first part is shown as it comes, and that of each other part after it, so that they do not mix. The
+whole fails if a part fails. Ctrl-C and SIGTERM interrupt all parts and let them clean up, their private Slurms
+included; none of their processes is ever left behind.
 
 python -m tools.run_tests [ARGUMENTS OF PYTEST]
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 TRAINER, INTEGRATION = "tests/trainer", "tests/integration"
 FAULTS = "test_faults_*.py"
-# Names a private Slurm that is up already: then all that use one are a single part, or they would disturb each other.
+# Names a private Slurm that is up already; then all tests that use it are one part, so that they do not run at once.
 GIVEN_SLURM = "SWEEP_TEST_SLURM_DIR"
-# What all may take to tidy up once they are interrupted.
+# Seconds that all parts get to clean up once they are interrupted.
 PATIENCE_S = 60.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 # Exit status of a command that Ctrl-C ended.
 _INTERRUPTED = 130
 
@@ -45,7 +45,7 @@ class Part:
 
 
 def parts(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> tuple[Part, ...]:
-    """All tests between them; the first computes most."""
+    """The parts, which together have every test; the first computes most."""
     faults = [str(path.relative_to(ROOT)) for path in sorted(ROOT.joinpath(INTEGRATION).glob(FAULTS))]
     which = {
         TRAINER: [TRAINER],
@@ -57,7 +57,7 @@ def parts(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         which[f"{INTEGRATION}, faults"] = faults
         which[f"{INTEGRATION}, the rest"] = [INTEGRATION, f"--ignore-glob=*/{FAULTS}"]
     return tuple(
-        # Each writes its cache when it ends.
+        # Each part has a cache folder of its own, because each writes its cache at its end.
         Part(
             name=name,
             command=[sys.executable, "-m", "pytest", *words, "-o", f"cache_dir=.pytest_cache/{i}", *arguments],
@@ -70,8 +70,8 @@ def run_all(together: Sequence[Part], *, patience_s: float = PATIENCE_S) -> int:
     """Run all parts at once.
 
     Args:
-        together: The first's output goes straight on; that of each other follows once those before it have ended.
-        patience_s: Seconds that all are given after an interruption.
+        together: The parts; the output of each is shown once those before it have ended.
+        patience_s: Seconds that all parts get after an interruption.
 
     Returns:
         0 if all returned 0; 130 after an interruption; else 1.
@@ -98,7 +98,7 @@ def run_all(together: Sequence[Part], *, patience_s: float = PATIENCE_S) -> int:
 
 @contextlib.contextmanager
 def _interruptions() -> Iterator[list[int]]:
-    """Collects the signals that ask for an end."""
+    """Collect the signals that ask this process to end."""
     asked: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: asked.append(number))
@@ -112,7 +112,7 @@ def _interruptions() -> Iterator[list[int]]:
 
 
 def _start(part: Part, log: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    # A session of its own: a terminal's Ctrl-C reaches it once, through us, and all that it started can be ended.
+    # A session of its own: a terminal's Ctrl-C reaches it only through this process, and its children can be ended.
     return subprocess.Popen(
         part.command,
         stdin=subprocess.DEVNULL,
@@ -128,13 +128,13 @@ def _watch(
     asked: Sequence[int],
     patience_s: float,
 ) -> None:
-    """Wait for the end of all, showing what comes next once what was before it has ended."""
+    """Wait until all have ended, and show the output of each once those before it have ended."""
     deadline: float | None = None
     while any(process.poll() is None for process in processes):
         if asked and deadline is None:
             deadline = time.monotonic() + patience_s
             for process in processes:
-                # To pytest itself, which tidies up: what its tests wait for is ended by them.
+                # Only to pytest, which cleans up; its tests end the processes that they wait for.
                 process.send_signal(signal.SIGINT)
         if deadline is not None and time.monotonic() > deadline:
             _kill(*processes)
@@ -142,7 +142,7 @@ def _watch(
             if before.poll() is None:
                 break
             _copy(output)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _copy(output: IO[bytes]) -> None:

@@ -1,1 +1,1 @@
-"""The parts of tools/private_slurm.py: a private Slurm on one machine."""
+"""The parts of tools/private_slurm.py, which runs a private Slurm on one machine."""

@@ -1,4 +1,4 @@
-"""The daemons of a private Slurm: how each is started and asked whether it answers, and who keeps them."""
+"""Defines the daemons of a private Slurm, and starts, finds and stops them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DETACH = 'out=$1; shift; umask 022; setsid "$@" </dev/null >"$out" 2>&1 & echo $
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Daemon:
-    """One daemon: its command, its port, and a command that succeeds when it answers (None: nothing to ask)."""
+    """One daemon: its command, its port, and a command that succeeds when it answers (None: there is none)."""
 
     name: str
     argv: tuple[str, ...]
@@ -45,13 +45,13 @@ class Daemon:
 
 
 def all_daemons(settings: Settings, layout: Layout) -> list[Daemon]:
-    """Every daemon, in the order in which they must start; the first three are what accounting needs."""
+    """Every daemon, in the order in which they must start; accounting needs the first three."""
     nodes = [_slurmd(layout, name, settings.base_port + 2 + at) for at, name in enumerate(settings.node_names)]
     return [_munged(layout), _mariadbd(layout), _slurmdbd(settings), _slurmctld(settings, layout), *nodes]
 
 
 def _munged(layout: Layout) -> Daemon:
-    """munged, as root; --force because it distrusts a key below a directory that a developer owns."""
+    """munged, as root; with --force, because it rejects a key below a directory that a developer owns."""
     argv = ["munged", "--foreground", "--force", "--num-threads=2"]
     argv += [f"--socket={layout.munge_socket}", f"--key-file={layout.base}/etc/munge.key"]
     argv += [f"--pid-file={layout.run}/munged.pid", f"--seed-file={layout.run}/munged.seed"]
@@ -59,9 +59,9 @@ def _munged(layout: Layout) -> Daemon:
 
 
 def database_options(layout: Layout) -> list[str]:
-    """What every start of mariadbd is given, the one that makes the database included.
+    """The options of every start of mariadbd, including the one that creates the database.
 
-    At its start it removes all temporary tables in its folder for them, which in /tmp may be another server's.
+    mariadbd removes all temporary tables in its tmpdir when it starts; in /tmp these may be another server's.
     """
     return ["--no-defaults", "--user=root", f"--datadir={layout.base}/db", f"--tmpdir={layout.base}/tmp"]
 
@@ -77,7 +77,7 @@ def _mariadbd(layout: Layout) -> Daemon:
 
 
 def _slurmdbd(settings: Settings) -> Daemon:
-    """The accounting daemon; it finds its configuration beside SLURM_CONF."""
+    """The accounting daemon; it reads its configuration from the folder of SLURM_CONF."""
     ask = ("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster")
     return Daemon(name="slurmdbd", argv=("slurmdbd", "-D"), port=settings.base_port + 1, probe=ask)
 
@@ -89,7 +89,7 @@ def _slurmctld(settings: Settings, layout: Layout) -> Daemon:
 
 
 def _slurmd(layout: Layout, node: str, port: int) -> Daemon:
-    """One node's slurmd; that it answers is seen in the node's state, for all nodes at once."""
+    """One node's slurmd; the node's state shows that it answers, for all nodes by one call."""
     argv = ("slurmd", "-D", "-N", node, "-f", f"{layout.base}/etc/slurm.conf")
     return Daemon(name=f"slurmd.{node}", argv=argv, port=port)
 
@@ -97,10 +97,10 @@ def _slurmd(layout: Layout, node: str, port: int) -> Daemon:
 class Keeper:
     """Starts, finds and stops the processes of one cluster, and no others.
 
-    A daemon is known by its record (pid, start time, boot). What daemons leave behind is known by its working
-    directory: each daemon gets one of its own, which slurmstepd inherits. (slurmstepd overwrites the beginning of its
-    environment with its title, so marks there can vanish.) Jobs are known by what slurmstepd puts into their
-    environment.
+    A record (pid, start time, boot) identifies a daemon. The working directory identifies a process that a daemon
+    started: each daemon gets a directory of its own, and slurmstepd inherits it. A mark in the environment is not
+    enough, because slurmstepd overwrites the beginning of its environment with its title. Jobs are found by the
+    variables that slurmstepd puts into their environment.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Keeper:
         return daemon.probe is None or self._run(daemon.probe).returncode == 0
 
     def start(self, daemon: Daemon) -> None:
-        """Make sure that a daemon runs and answers; one that runs and does not answer is started anew."""
+        """Make sure that a daemon runs and answers; restart one that runs and does not answer."""
         if self.live_pid(daemon.name) is not None:
             if wait_until(lambda: self.answers(daemon), 5.0):
                 return
@@ -147,10 +147,10 @@ class Keeper:
         if not wait_until(lambda: not self.live_pid(daemon.name) or self.answers(daemon), START_TIMEOUT_S):
             raise self._error(daemon, f"does not answer after {START_TIMEOUT_S:g} s")
         if self.live_pid(daemon.name) is None:
-            raise self._error(daemon, "ended at once")
+            raise self._error(daemon, "ended immediately")
 
     def _launch(self, daemon: Daemon) -> None:
-        """Start a daemon, detached from us, and record which process it is."""
+        """Start a daemon, detached from this process, and record its process."""
         environment = {
             "PATH": SYSTEM_PATH,
             "HOME": "/root",
@@ -171,15 +171,15 @@ class Keeper:
         write_file(self._record_path(daemon.name), json.dumps(asdict(record)))
 
     def _error(self, daemon: Daemon, what: str) -> PrivateSlurmError:
-        """The error for a daemon that would not start, with what it said."""
+        """The error for a daemon that did not start, with its output."""
         out = self._layout.log(daemon.name).with_suffix(".out")
         return PrivateSlurmError(
-            f"{daemon.name} was started (`{shlex.join(daemon.argv)}`) and {what}. It said ({out}):\n{tail(out)}\n"
-            "Mend what it complains of and run `up` again; `down --purge` and `up` start from nothing."
+            f"{daemon.name} was started (`{shlex.join(daemon.argv)}`) and {what}. Its output ({out}):\n{tail(out)}\n"
+            "Correct what it reports and run `up` again; `down --purge` and `up` start from nothing."
         )
 
     def stop(self, name: str) -> None:
-        """Stop a daemon that we started; SIGKILL if it does not go by itself."""
+        """Stop a daemon by SIGTERM, or by SIGKILL if it does not end."""
         record = self._record(name)
         if record is not None and record.alive():
             self._say(f"stopping {name}")
@@ -190,12 +190,12 @@ class Keeper:
         self._record_path(name).unlink(missing_ok=True)
 
     def kill_node(self, node: str) -> None:
-        """Kill a node's slurmd, slurmstepds and job processes, none of them with a chance to say goodbye."""
+        """Kill a node's slurmd, slurmstepds and job processes, none of which can report its end."""
         name = f"slurmd.{node}"
         live = self.live_pid(name)
         daemons = self._daemon_pids(name) | ({live} if live else set())
         for pid in daemons:
-            # Or a slurmstepd might still report the death of a job's process that was killed before it.
+            # Otherwise a slurmstepd could report the end of a job's process that was killed before it.
             kill(pid, signal.SIGSTOP)
         for pid in with_descendants(daemons | self._job_pids(node)):
             kill(pid)
@@ -203,7 +203,7 @@ class Keeper:
         self._record_path(name).unlink(missing_ok=True)
 
     def kill_leftovers(self) -> list[int]:
-        """Kill whatever of this cluster still runs; returns what was found."""
+        """Kill every process of this cluster that still runs; returns their pids."""
         found = with_descendants(self._daemon_pids() | self._job_pids())
         for pid in found:
             kill(pid)

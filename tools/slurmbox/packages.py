@@ -1,4 +1,4 @@
-"""The Debian packages behind a private Slurm: which are missing, and how to install them without starting services."""
+"""Installs the Debian packages of a private Slurm, without starting their services."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.slurmbox.errors import CannotRunHereError
 from tools.slurmbox.process import SYSTEM_PATH, locked, write_file
 
-# Debian package -> a program it must have brought.
+# Debian package -> a program that it installs.
 PACKAGES: Mapping[str, str] = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -53,12 +53,12 @@ def _apt_install(packages: Sequence[str]) -> None:
     tail = "\n".join(f"  | {line}" for line in (done.stdout + done.stderr).splitlines()[-8:])
     raise CannotRunHereError(
         f"Installing {' '.join(packages)} failed (apt-get exit {done.returncode}):\n{tail}\n"
-        "Mend apt, or install these packages yourself, and run `up` again."
+        "Repair apt, or install these packages yourself, and run `up` again."
     )
 
 
 def ensure_packages(lock: Path, say: Callable[[str], None]) -> None:
-    """Install what is missing, one caller at a time; raise CannotRunHereError where that is impossible."""
+    """Install missing packages, one caller at a time; raise CannotRunHereError where that is impossible."""
     if not missing_packages():
         return
     with locked(lock):

@@ -1,4 +1,4 @@
-"""TCP ports for a private Slurm: free now, and not put down by another private Slurm on this machine."""
+"""Chooses TCP ports for a private Slurm that are free and that no other private Slurm here has reserved."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def put_down(run: Path, first: int, count: int) -> None:
-    """Tell other private Slurms which ports this one uses."""
+def reserve(run: Path, first: int, count: int) -> None:
+    """Record the ports of this private Slurm, so that others do not take them."""
     write_file(run / "ports", f"{first} {count}")
 
 
 def _taken_by_others(run: Path) -> set[int]:
-    """Ports that other private Slurms have put down, running or not."""
+    """Ports that other private Slurms have reserved, running or not."""
     taken: set[int] = set()
     for path in RUN_ROOT.glob("*/ports"):
         if path.parent == run:
             continue
-        with contextlib.suppress(OSError, ValueError):  # it has just been taken down
+        with contextlib.suppress(OSError, ValueError):  # that private Slurm has just been taken down
             first, count = path.read_text().split()
             taken |= set(range(int(first), int(first) + int(count)))
     return taken
 
 
 def choose_ports(run: Path, count: int) -> int:
-    """First of `count` free consecutive ports; where the search begins depends on the cluster's directory."""
+    """The first of `count` free consecutive ports; the cluster's directory decides where the search begins."""
     taken = _taken_by_others(run)
     starts = range(PORT_RANGE.start, PORT_RANGE.stop - count, count)
     shift = int(run.name, 16) % len(starts)
@@ -53,6 +53,6 @@ def choose_ports(run: Path, count: int) -> int:
         if taken.isdisjoint(block) and all(map(port_is_free, block)):
             return start
     raise PrivateSlurmError(
-        f"{count} ports in a row are needed, and {PORT_RANGE.start}-{PORT_RANGE.stop - 1} has none free. "
-        "Stop what uses them, or lower --nodes."
+        f"The cluster needs {count} consecutive ports, and {PORT_RANGE.start}-{PORT_RANGE.stop - 1} has no such block "
+        "free. Stop the processes that use them, or lower --nodes."
     )

@@ -1,4 +1,4 @@
-"""Processes named for good (a pid alone may be somebody else's tomorrow), and how to find and end them."""
+"""Identifies processes beyond their pid, which the kernel reuses, and finds and ends them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessRecord:
-    """One process of one boot; `start_ticks` are clock ticks from boot to its start."""
+    """One process of one boot; `start_ticks` counts clock ticks from the boot to its start."""
 
     pid: int
     start_ticks: int
@@ -24,17 +24,17 @@ class ProcessRecord:
 
     @classmethod
     def of(cls, pid: int) -> ProcessRecord:
-        """The record of a process just started; one that has ended already gets a record that is never alive."""
+        """The record of a process that was just started; the record of one that has ended already is never alive."""
         ticks = start_ticks(pid)
         return cls(pid=pid, start_ticks=-1 if ticks is None else ticks, boot_id=_boot_id())
 
     def alive(self) -> bool:
-        """True if that very process still runs (a zombie does not)."""
+        """True if this very process still runs (a zombie does not)."""
         return self.boot_id == _boot_id() and start_ticks(self.pid) == self.start_ticks
 
 
 def _boot_id() -> str:
-    """The kernel's name for this boot."""
+    """The kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -56,7 +56,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def environ(pid: int) -> dict[str, str]:
-    """The environment a process was started with; empty if it is gone or not ours to read."""
+    """The environment that a process was started with; empty if it is gone or cannot be read."""
     try:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -66,7 +66,7 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def link(pid: int, name: str) -> str:
-    """Where /proc/PID/exe or /proc/PID/cwd points; empty if the process is gone or not ours to look at."""
+    """The target of /proc/PID/exe or /proc/PID/cwd; empty if the process is gone or the link cannot be read."""
     try:
         return str(Path(f"/proc/{pid}/{name}").readlink()).removesuffix(" (deleted)")
     except OSError:
@@ -90,13 +90,13 @@ def with_descendants(roots: set[int]) -> set[int]:
 
 
 def kill(pid: int, sig: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal; a process that has just ended is no error."""
+    """Send a signal; it is no error if the process has just ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, sig)
 
 
 def wait_until(check: Callable[[], bool], timeout_s: float, every_s: float = 0.1) -> bool:
-    """Poll until `check` holds; False when the time is up."""
+    """Poll until `check` returns True; False after the timeout."""
     deadline = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > deadline:
@@ -127,7 +127,7 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; wait for whoever has it."""
+    """Hold an exclusive lock; wait until it is free."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What is asked of a private Slurm, where it lives, and the configuration files that follow from both."""
+"""Defines a private Slurm's settings and layout, and renders its configuration files from both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN_ROOT = Path("/run/private-slurm")
 CLUSTER_NAME = "private"
 PARTITION = "debug"
 
-# Settings that the layout depends on: changing them would cut the cluster off from its own directory.
+# The layout depends on these settings: with others the cluster would not find its own directory.
 OWNED_KEYS = frozenset(
     {
         "accountingstoragehost",
@@ -46,7 +46,7 @@ OWNED_KEYS = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What `up` was asked for; kept in DIR/cluster.json. `first_port` None means: not chosen yet."""
+    """The request of `up`, kept in DIR/cluster.json. `first_port` is None until the ports are chosen."""
 
     nodes: int = 4
     gpus_per_node: int = 8
@@ -56,11 +56,13 @@ class Settings:
     overrides: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no configuration can express and settings that are not the caller's to change."""
+        """Refuse sizes that no configuration can express, and settings that the caller may not change."""
         for name, low, high in (("nodes", 1, 64), ("gpus_per_node", 0, 64), ("cpus_per_node", 1, 1024)):
             value = getattr(self, name)
             if not low <= value <= high:
-                raise BadRequestError(f"{name}={value}: a private Slurm takes {low} to {high}. Change it.")
+                raise BadRequestError(
+                    f"{name}={value}: a private Slurm takes {low} to {high}. Choose a value in that range."
+                )
         for key, value in self.overrides.items():
             _check_override(key, value)
 
@@ -83,7 +85,7 @@ class Settings:
 
 
 def _check_override(key: str, value: str) -> None:
-    """Raise if KEY=VALUE cannot be a line of slurm.conf or is owned by the layout."""
+    """Raise if KEY=VALUE cannot be a line of slurm.conf, or the layout depends on KEY."""
     if not re.fullmatch(r"[A-Za-z]\w*", key) or "\n" in value or "#" in value:
         raise BadRequestError(f"--set {key}={value}: not a line of slurm.conf. Write KEY=VALUE.")
     if key.lower() in OWNED_KEYS:
@@ -91,7 +93,7 @@ def _check_override(key: str, value: str) -> None:
 
 
 def changed_overrides(known: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Recorded overrides with changes applied; an empty change takes a setting back."""
+    """The recorded overrides with changes applied; an empty value removes an override."""
     touched = {key.lower() for key in changes}
     kept = {key: value for key, value in known.items() if key.lower() not in touched}
     return kept | {key: value for key, value in changes.items() if value}
@@ -99,7 +101,7 @@ def changed_overrides(known: Mapping[str, str], changes: Mapping[str, str | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """Where things are: `root` is DIR, `run` a short directory for sockets and process records."""
+    """The paths of a private Slurm: `root` is DIR, `run` a short directory for sockets and process records."""
 
     root: Path
     run: Path
@@ -112,41 +114,41 @@ class Layout:
 
     @property
     def base(self) -> Path:
-        """The symbolic link to DIR that the configuration speaks of: short and without odd characters."""
+        """The symbolic link to DIR that the configuration uses: short, and without special characters."""
         return self.run / "dir"
 
     @property
     def slurm_conf(self) -> Path:
-        """What SLURM_CONF must be for Slurm's commands to speak to this cluster."""
+        """The value of SLURM_CONF with which Slurm's commands use this cluster."""
         return self.root / "etc" / "slurm.conf"
 
     @property
     def settings_file(self) -> Path:
-        """Where the settings are kept; its presence says that DIR belongs to a private Slurm."""
+        """The file of the settings; if it exists, DIR belongs to a private Slurm."""
         return self.root / "cluster.json"
 
     @property
     def lock(self) -> Path:
-        """Held by whoever changes this cluster."""
+        """The lock of a process that changes this cluster."""
         return self.run.with_suffix(".lock")
 
     @property
     def munge_socket(self) -> Path:
-        """Our munged's socket."""
+        """The socket of munged."""
         return self.run / "munge.socket"
 
     @property
     def mysql_socket(self) -> Path:
-        """Our mariadbd's socket; it has no TCP port."""
+        """The socket of mariadbd, which has no TCP port."""
         return self.run / "mysql.socket"
 
     def log(self, daemon: str) -> Path:
-        """The log that a daemon writes itself; what it prints goes to the same name with `.out`."""
+        """The log that a daemon writes; its output goes to the same name with `.out`."""
         return self.root / "log" / f"{daemon}.log"
 
 
 def read_settings(layout: Layout) -> Settings | None:
-    """What the last `up` settled on; None if there was none."""
+    """The settings of the last `up`; None if there was none."""
     try:
         return Settings(**json.loads(layout.settings_file.read_text()))
     except FileNotFoundError:
@@ -158,7 +160,7 @@ def read_settings(layout: Layout) -> Settings | None:
 
 
 def write_settings(layout: Layout, settings: Settings) -> None:
-    """Keep the settings for the next `up`."""
+    """Write the settings for the next `up`."""
     write_file(layout.settings_file, json.dumps(asdict(settings), indent=1) + "\n")
 
 
@@ -169,7 +171,7 @@ def render(settings: Settings, layout: Layout) -> dict[str, str]:
     return {
         "slurm.conf": _slurm_conf(settings, layout),
         "gres.conf": _gres_conf(settings, layout),
-        # The limit counts only where slurm.conf says TaskPlugin=task/cgroup.
+        # The limit applies only with TaskPlugin=task/cgroup in slurm.conf.
         "cgroup.conf": f"CgroupPlugin={plugin}\nConstrainRAMSpace=yes\n",
         "slurmdbd.conf": _slurmdbd_conf(settings, layout),
     }
@@ -184,7 +186,7 @@ def _slurm_version() -> tuple[int, int]:
 
 
 def _host() -> str:
-    """This machine's short name; slurmctld refuses to run under another."""
+    """This machine's short host name; slurmctld runs under no other."""
     return socket.gethostname().partition(".")[0]
 
 
@@ -207,7 +209,7 @@ def _slurm_conf(settings: Settings, layout: Layout) -> str:
 
 
 def _place_settings(settings: Settings, layout: Layout) -> dict[str, str]:
-    """Lines of slurm.conf that say where things are."""
+    """Lines of slurm.conf that hold paths, ports and hosts."""
     base, run = layout.base, layout.run
     return {
         "ClusterName": CLUSTER_NAME,
@@ -215,7 +217,7 @@ def _place_settings(settings: Settings, layout: Layout) -> dict[str, str]:
         "SlurmctldPort": str(settings.base_port),
         "SlurmUser": "root",
         "AuthType": "auth/munge",
-        # cred_expire is also how long a requeued job waits before it may start again (120 s by default).
+        # A requeued job waits for cred_expire (by default 120 s) before it may start again.
         "AuthInfo": f"socket={layout.munge_socket},cred_expire=20",
         "StateSaveLocation": f"{base}/state",
         "SlurmdSpoolDir": f"{base}/spool/%n",
@@ -271,7 +273,7 @@ def _gres_conf(settings: Settings, layout: Layout) -> str:
 
 
 def _slurmdbd_conf(settings: Settings, layout: Layout) -> str:
-    """The text of slurmdbd.conf; root logs in to our mariadbd by its Unix identity: there is no password."""
+    """The text of slurmdbd.conf. It holds no password: mariadbd identifies root by its Unix user."""
     lines = [
         "AuthType=auth/munge",
         f"AuthInfo=socket={layout.munge_socket}",

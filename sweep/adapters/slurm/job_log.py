@@ -43,7 +43,7 @@ class _Line:
 
     text: str
     state: str | None
-    """The job's state that it tells; None: it tells none."""
+    """The job's state by this line; None where the line gives none."""
     at: float | None = None
     """Unix time."""
     node: str = ""

@@ -28,9 +28,9 @@ class Finding:
     name: str
     status: CheckStatus
     fact: str
-    """What is true."""
+    """The state that the check found."""
     mend: str = ""
-    """What to change; empty where nothing needs a change."""
+    """The change that mends it; empty where none is needed."""
 
     def to_json(self) -> dict[str, str]:
         """The finding in the output of ``doctor --json``."""

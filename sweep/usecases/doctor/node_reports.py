@@ -20,7 +20,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expected:
-    """What each node should report."""
+    """The values that each node should report."""
 
     token: str | None
     """The content of the token file in the run directory; None where the probe runs on this machine."""

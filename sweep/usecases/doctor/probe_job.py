@@ -26,7 +26,7 @@ class ProbeResult:
     trouble: str = ""
     """Why a node's report is missing; empty where none is."""
     mend: str = ""
-    """What to do about it."""
+    """How to mend it."""
     began_at: float = 0.0
     """Unix time of the submission, by this machine's clock."""
     seen_at: float = 0.0

@@ -19,7 +19,7 @@ _MAX_ARRAY_TASKS = re.compile(r"\bmax_array_tasks=(\d+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What a submission asks for, with defaults filled in as Slurm fills them; empty or None where unknown."""
+    """The partition, account and QOS of a submission, defaults filled in as Slurm does; empty or None where unknown."""
 
     partitions: tuple[Partition, ...] = ()
     """The partitions that it names and that exist."""
