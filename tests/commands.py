@@ -1,4 +1,4 @@
-"""Running the command line in tests: a real process, its own folder, and clusters that run the stub trainer."""
+"""Runs the command line in tests: as a real process, in a folder of its own, on clusters that run the stub trainer."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ class Shell:
         """The environment, with the user's state (blame of nodes) kept below the test's own folder."""
         return {**self.env, "XDG_STATE_HOME": str(self.folder / "state")}
 
-    def command(self, *words: str) -> list[str]:
+    def command(self, *arguments: str) -> list[str]:
         flags = [] if self.config_dir is None else ["--config-dir", str(self.config_dir)]
-        verb, rest = ([words[0]], words[1:]) if words and words[0].isalpha() else ([], words)
+        verb, rest = ([arguments[0]], arguments[1:]) if arguments and arguments[0].isalpha() else ([], arguments)
         return [sys.executable, "-m", "sweep", *verb, *flags, *rest]
 
-    def run(self, *words: str, timeout_s: float = 240) -> Ended:
+    def run(self, *arguments: str, timeout_s: float = 240) -> Ended:
         done = subprocess.run(
-            self.command(*words), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
-            timeout=timeout_s, stdin=subprocess.DEVNULL,
+            self.command(*arguments), cwd=self.folder, env=self.environment, capture_output=True, text=True,
+            check=False, timeout=timeout_s, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.command(*words), cwd=self.folder, env=self.environment, text=True, stdin=subprocess.DEVNULL,
+            self.command(*arguments), cwd=self.folder, env=self.environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
@@ -82,7 +82,7 @@ def stub_cluster(
     environment: Mapping[str, str] | None = None,
     **changes: object,
 ) -> str:
-    """Write a cluster file that runs the stub trainer instead of torchrun; gives its name."""
+    """Write a cluster file that runs the stub trainer instead of torchrun; returns its name."""
     (folder / "cluster").mkdir(parents=True, exist_ok=True)
     body = {
         "description": "the stub trainer, for tests",
@@ -117,24 +117,24 @@ def rows(run_dir: Path, grid: str = "weak_scaling") -> list[dict[str, str]]:
 
 
 def events(run_dir: Path, kind: str) -> list[dict[str, object]]:
-    """Ledger events of one kind; a last line that is just being written is none yet."""
+    """Ledger events of one kind; an incomplete last line does not count."""
     text = (run_dir / LEDGER_FILE).read_text() if (run_dir / LEDGER_FILE).exists() else ""
     lines = text[: text.rfind("\n") + 1].splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: not gone, and no zombie."""
+    """True if a process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return False
 
 
-def wait_for(what: Callable[[], bool], seconds: float, name: str) -> None:
-    """Wait until something is so."""
+def wait_for(check: Callable[[], bool], seconds: float, name: str) -> None:
+    """Wait until a check is true; fail after so many seconds."""
     deadline = time.monotonic() + seconds
-    while not what():
+    while not check():
         assert time.monotonic() < deadline, f"not within {seconds} s: {name}"
         time.sleep(0.1)
 
@@ -143,8 +143,8 @@ def processes_of(run_dir: Path) -> list[str]:
     """Command lines of living processes that work for a run directory."""
     found = []
     for process in psutil.process_iter(["cmdline", "status", "pid"]):
-        words = process.info["cmdline"] or []
-        is_ours = any(str(run_dir) in word for word in words) and process.info["pid"] != os.getpid()
+        arguments = process.info["cmdline"] or []
+        is_ours = any(str(run_dir) in word for word in arguments) and process.info["pid"] != os.getpid()
         if is_ours and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(" ".join(words))
+            found.append(" ".join(arguments))
     return found

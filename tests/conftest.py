@@ -1,8 +1,9 @@
-"""Properties are checked on the same examples in every run, and not against the clock.
+"""Settings of all tests.
 
-A random search belongs to whoever looks for bugs: ``pytest --hypothesis-profile=search``.
+Hypothesis checks the same examples in every run, without a deadline. ``pytest --hypothesis-profile=search`` draws new
+ones.
 
-The limit on a test's time only ends what hangs: what takes long by itself takes many times as long on a busy machine.
+The time limit of a test ends a hang. It is generous, because a slow test takes many times as long on a busy machine.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import pytest
 
 from tools.private_slurm import CannotRunHereError, Cluster
 
-# States in which a job has not ended; everything else that sacct says is final.
+# States in which a job has not ended; all others in sacct are final.
 UNFINISHED = frozenset({"", "PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "RESIZING"})
 
 
@@ -45,24 +45,24 @@ class SlurmUnderTest:
         return self.run("sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={command}").split(";")[0]
 
     def sacct_state(self, job_id: str) -> str:
-        """First word of what sacct says of a job; empty if it does not know it yet."""
+        """State of a job by sacct, its first word; empty if accounting does not know the job yet."""
         rows = self.run("sacct", "-X", "-n", "-P", "-j", job_id, "-o", "State").splitlines()
         return rows[0].split()[0].rstrip("+") if rows else ""
 
     def sacct_time(self, job_id: str, column: str) -> int:
-        """Unix time that sacct has of a job, or will soon have: ``Submit``, ``Start``, ``End``."""
+        """Unix time of a job's ``Submit``, ``Start`` or ``End`` by sacct; waits until accounting has it."""
         asked = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "-X", "-n", "-P", "-j", job_id, "-o", column)
         found: list[str] = []
 
-        def is_told() -> bool:
+        def is_known() -> bool:
             found[:] = self.run(*asked).splitlines()[:1]
             return bool(found) and found[0].isdecimal()
 
-        self._wait(is_told, f"accounting has no {column} of job {job_id}", 120)
+        self._wait(is_known, f"accounting has no {column} of job {job_id}", 120)
         return int(found[0])
 
     def squeue_state(self, job_id: str) -> str:
-        """What the controller says of a job; empty once it has forgotten it."""
+        """State of a job by the controller; empty once it has forgotten the job."""
         return self.run("squeue", "-h", "--states=all", "-j", job_id, "-o", "%T")
 
     def wait_running(self, job_id: str, timeout_s: float = 120) -> None:
@@ -82,7 +82,7 @@ class SlurmUnderTest:
 
     @contextmanager
     def settings(self, **values: str) -> Iterator[None]:
-        """Run with other lines in slurm.conf, and put them back afterwards; daemons restart, jobs go on."""
+        """Run with other lines in slurm.conf, and restore them afterwards; daemons restart, jobs continue."""
         before = self.cluster.settings().overrides
         self.cluster.up(set_values=values)
         try:
@@ -116,7 +116,7 @@ class SlurmUnderTest:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits for Slurm may take long on a busy machine; the first test waits for the installation of Slurm, too."""
+    """Give these tests more time: Slurm is slow on a busy machine, and the first test may have to install it."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(900))
@@ -124,11 +124,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """A test that fails in its middle leaves neither a sweep nor its jobs to the next one."""
+    """End the sweeps and jobs of a test that failed, so that the next one begins clean."""
     yield
     for process in psutil.process_iter(["cmdline", "cwd"]):
-        words = process.info["cmdline"] or []
-        if "sweep" in words and str(process.info["cwd"] or "").startswith(str(tmp_path)):
+        arguments = process.info["cmdline"] or []
+        if "sweep" in arguments and str(process.info["cwd"] or "").startswith(str(tmp_path)):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
     if "slurm" in request.fixturenames:
@@ -137,13 +137,13 @@ def _nothing_left_behind(request: pytest.FixtureRequest, tmp_path: Path) -> Iter
 
 
 def environment_for(cluster: Cluster) -> dict[str, str]:
-    """This process's environment, of which no Slurm variable but ours is left."""
+    """This process's environment, with the Slurm variables of the cluster and no others."""
     foreign = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SACCT_")
     return {k: v for k, v in os.environ.items() if not k.startswith(foreign)} | cluster.env()
 
 
 def bring_up(cluster: Cluster) -> None:
-    """Bring a cluster up; skip the test (or fail it, under REQUIRE_SLURM=1) where that cannot be."""
+    """Bring a cluster up; skip the test (or fail it, under REQUIRE_SLURM=1) where that is impossible."""
     try:
         cluster.up()
     except CannotRunHereError as error:

@@ -1,4 +1,4 @@
-"""What the fault tests share: a sweep of stub cells on the real Slurm, commands in its way, the audit of its end."""
+"""Shared by the fault tests: a sweep of stub cells on the real Slurm, scripts before its commands, a final audit."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DIES = Path(__file__).parents[1] / "stubs" / "dies.py"
 class DyingShell(Shell):
     """Runs the command that dies at a ledger write."""
 
-    def command(self, *words: str) -> list[str]:
-        usual = super().command(*words)
+    def command(self, *arguments: str) -> list[str]:
+        usual = super().command(*arguments)
         return [sys.executable, str(DIES), *usual[3:]]
 
 
@@ -42,12 +42,12 @@ class FaultRun:
     """One sweep: its command, its folder, and where the stub counts what it measured.
 
     Attributes:
-        gate: What the stub waits for where the cluster is ``gated``: in all cells, or in those of one sequence length.
+        gate: File that the stub waits for where the cluster is ``gated``: in all cells, or in those of one length.
     """
 
     slurm: SlurmUnderTest
     shell: Shell
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     run_dir: Path
     tally: Path
     gate: Path
@@ -74,7 +74,7 @@ class FaultRun:
         return replace(self, shell=replace(self.shell, env={**self.shell.env, **variables}))
 
     def in_the_way(self, command: str, body: str) -> FaultRun:
-        """Put a script before one of Slurm's commands; ``$REAL`` is the real one, ``$HERE`` a folder for notes."""
+        """Put a script before one of Slurm's commands; ``$REAL`` is the real command, ``$HERE`` a folder for notes."""
         folder = self.shell.folder / "bin"
         folder.mkdir(exist_ok=True)
         real = shutil.which(command, path=os.environ["PATH"])
@@ -84,7 +84,7 @@ class FaultRun:
         return self if path.startswith(f"{folder}:") else self.with_env(PATH=f"{folder}:{path}")
 
     def calls(self, command: str) -> int:
-        """How often a script in the way that counts (``echo >> $HERE/COMMAND.calls``) was run."""
+        """Number of runs of a script that counts them (``echo >> $HERE/COMMAND.calls``)."""
         log = self.shell.folder / "bin" / f"{command}.calls"
         return len(log.read_text().splitlines()) if log.exists() else 0
 
@@ -129,7 +129,7 @@ class FaultRun:
         wait_for(lambda: not self.in_queue(), seconds, "no job is left")
 
     def measured(self) -> Counter[str]:
-        """How often each repeat was measured, by the stub's own count."""
+        """Measurements of each repeat, by the stub's own count."""
         return Counter(self.tally.read_text().splitlines() if self.tally.exists() else [])
 
     def by_length(self) -> dict[str, dict[str, str]]:
@@ -137,13 +137,13 @@ class FaultRun:
         return {row["seq_len"]: row for row in rows(self.run_dir)}
 
     def audit(self, *, budget: float | None = None, by_sacct: bool = True, turned_away: Collection[str] = ()) -> None:
-        """Every cell ends measured or explained, none ran twice to success, no job is left, and the budget adds up.
+        """Check that every cell is measured or explained, none was measured twice, no job is left, the budget adds up.
 
-        What the ledger says is held against what others say: the stub's own count, the queue, and accounting.
+        The ledger is compared with other witnesses: the stub's own count, the queue, and accounting.
 
         Args:
             budget: GPU-hours that the run was allowed.
-            by_sacct: Hold jobs and what they used against Slurm's own accounting, too.
+            by_sacct: Compare jobs and their GPU time with Slurm's own accounting, too.
         """
         left = [state for state in self.in_queue() if state != "COMPLETING"]
         assert not left, f"jobs of the run are left in the queue: {left}"
@@ -169,7 +169,7 @@ class FaultRun:
             self._audit_by_sacct(ended, settled, budget, turned_away)
 
     def _audit_settled(self, ended: Mapping[str, Mapping[str, object]], *, may_be_unknown: bool) -> float:
-        """GPU-hours of all attempts that became jobs; each is settled, or was taken back before it began."""
+        """GPU-hours of all attempts that became jobs; each has an outcome, or was withdrawn before it began."""
         never = {_key(event["key"]) for event in self.events("withdrawn")}
         for key in self._jobs_of().values():
             assert (key in ended) != (key in never), f"{key} is a job and was never settled, or twice"
@@ -212,7 +212,7 @@ class FaultRun:
             found = set(self._rows_by_name(turned_away))
             return set(jobs) - may_lack <= found <= set(jobs) | may_have
 
-        with contextlib.suppress(AssertionError):  # accounting lags; what it has said by then counts
+        with contextlib.suppress(AssertionError):  # accounting lags; its last answer counts
             wait_for(is_known, 120, "accounting knows all jobs")
         assert is_known(), f"accounting has {sorted(self._rows_by_name(turned_away))}, the ledger {sorted(jobs)}"
         rows = self._rows_by_name(turned_away)
@@ -228,10 +228,10 @@ class FaultRun:
                 assert spent == 0, f"{jobs[job]} counts as not having happened, but job {job} ran for {spent} s"
                 continue
             used = float(str(event["gpu_seconds"])) / (gpus or 1)
-            # What ended while Slurm was away has its launcher's times: without its start, and until Slurm heard of it.
-            is_told = event["evidence"].get("state") != ""  # type: ignore[attr-defined]  # JSON
+            # A job that ended while Slurm was away has its launcher's times, which leave out how long it took to start.
+            state_is_known = event["evidence"].get("state") != ""  # type: ignore[attr-defined]  # JSON
             # Slurm's times are whole seconds; squeue and sacct may round them differently.
-            least_s, most_s = (spent if is_told else 0) - 2 * len(runs), spent + 2 * len(runs)
+            least_s, most_s = (spent if state_is_known else 0) - 2 * len(runs), spent + 2 * len(runs)
             assert least_s <= used <= most_s, (jobs[job], used, runs)
         assert abs(hours - settled) <= 0.02, f"accounting has {hours} GPU-hours, the ledger settled {settled}"
         assert budget is None or hours <= budget
@@ -268,11 +268,11 @@ def fault_run(
     slurm: SlurmUnderTest,
     folder: Path,
     name: str,
-    *words: str,
+    *arguments: str,
     shell: type[Shell] = Shell,
     **changes: object,
 ) -> FaultRun:
-    """A sweep of one-node cells on a cluster of its own; ``words`` are further overrides."""
+    """A sweep of one-node cells on a cluster of its own; ``arguments`` are further overrides."""
     folder.mkdir(parents=True, exist_ok=True)
     made = FaultRun(
         slurm=slurm,
@@ -282,7 +282,7 @@ def fault_run(
             env={**slurm.env, "XDG_STATE_HOME": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")},
             config_dir=folder / "conf",
         ),
-        words=("+grid=weak_scaling", f"cluster={name}", *TINY, *words),
+        arguments=("+grid=weak_scaling", f"cluster={name}", *TINY, *arguments),
         run_dir=folder / "runs" / f"weak_scaling-{name}",
         tally=folder / "tally",
         gate=folder / "gate",

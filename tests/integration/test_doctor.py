@@ -20,8 +20,8 @@ def shell(slurm: SlurmUnderTest, tmp_path: Path) -> Shell:
     return Shell(folder=tmp_path, env=dict(slurm.env))
 
 
-def doctor(shell: Shell, *words: str, cluster: str = "private_slurm") -> tuple[int, list[dict[str, Any]]]:
-    done = shell.run("doctor", f"cluster={cluster}", "--json", *words)
+def doctor(shell: Shell, *arguments: str, cluster: str = "private_slurm") -> tuple[int, list[dict[str, Any]]]:
+    done = shell.run("doctor", f"cluster={cluster}", "--json", *arguments)
     assert done.out, done.err
     body = json.loads(done.out)
     assert body["exit_code"] == done.code
@@ -43,7 +43,7 @@ def test_the_private_cluster_is_sound(slurm: SlurmUnderTest, shell: Shell) -> No
     assert slurm.run("squeue", "-h", "-o", "%j").find("doctor") == -1
 
 
-def test_without_its_job_doctor_submits_nothing(shell: Shell) -> None:
+def test_doctor_without_its_job_submits_nothing(shell: Shell) -> None:
     code, findings = doctor(shell, "+grid=weak_scaling", "nodes=[1,2]", "--no-job")
     assert code == 0
     assert [item["name"] for item in findings if item["verdict"] == "not checked"] == ["nodes"]
@@ -72,7 +72,7 @@ def test_a_wrong_setting_is_reported_with_what_would_be_right(
     assert mend in problems(findings)[name]
 
 
-def test_a_cluster_without_sacct_is_told_how_to_do_without(slurm: SlurmUnderTest, shell: Shell) -> None:
+def test_doctor_shows_how_to_run_without_sacct(slurm: SlurmUnderTest, shell: Shell) -> None:
     """A sacct that fails as it does where accounting is off, before the real commands in PATH."""
     stub = shell.folder.parent / f"{shell.folder.name}-bin"
     stub.mkdir()
@@ -86,7 +86,7 @@ def test_a_cluster_without_sacct_is_told_how_to_do_without(slurm: SlurmUnderTest
     assert code == 0
 
 
-def test_an_interpreter_that_is_not_on_the_nodes_is_a_problem_with_the_jobs_own_words(shell: Shell) -> None:
+def test_an_interpreter_that_is_missing_on_the_nodes_is_a_problem_with_the_jobs_message(shell: Shell) -> None:
     code, findings = doctor(shell, "cluster.launch.python=/nowhere/python")
     assert code == 1
     assert "cluster.launch.python" in problems(findings)["nodes"]
@@ -117,7 +117,7 @@ def test_a_controller_that_is_away_is_a_problem_and_the_rest_is_not_checked(
     }
 
 
-def test_this_machine_without_slurm_is_looked_at_too(shell: Shell) -> None:
+def test_doctor_checks_this_machine_without_slurm_too(shell: Shell) -> None:
     code, findings = doctor(shell, cluster="local")
     assert code == 0, findings
     assert "torch on the nodes" in {item["name"] for item in findings}

@@ -23,23 +23,23 @@ def _cancel_all(run: FaultRun) -> tuple[int, int]:
     """How many attempts and how many other repeats the command says it cancelled."""
     done = run.shell.run("cancel", "--all", "--json", f"run_dir={run.run_dir}")
     assert done.code == 0, done.err
-    said = json.loads(done.out)
-    return len(said["attempts"]), len(said["held_back"])
+    cancelled = json.loads(done.out)
+    return len(cancelled["attempts"]), len(cancelled["held_back"])
 
 
-def test_a_cancel_of_everything_holds_back_what_waits_for_its_turn_whether_anybody_watches_or_not(
+def test_cancel_all_holds_back_waiting_cells_whether_or_not_a_process_watches(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     run = fault_run(
         slurm, tmp_path, "held", "nodes=1", "seq_len=[32,64,96]", "policy.canary=false", "policy.max_concurrent_jobs=1",
         mode="slow",
     )  # fmt: skip
-    first = run.shell.start(*run.words)
+    first = run.shell.start(*run.arguments)
     run.wait_running()
     first.kill()
     first.wait()
     assert _cancel_all(run) == (1, 2), "nobody watches"
-    done = run.shell.run(*run.words)
+    done = run.shell.run(*run.arguments)
     assert done.code == 1, done.err
     assert {length: row["status"] for length, row in run.by_length().items()} == dict.fromkeys(
         ("32", "64", "96"), "cancelled"
@@ -47,7 +47,7 @@ def test_a_cancel_of_everything_holds_back_what_waits_for_its_turn_whether_anybo
     assert run.by_length()["96"]["reason"] == "cancelled by the user before it was submitted"
     states = [cell["state"] for cell in run.shell.status(run.run_dir)["cells"]]  # type: ignore[attr-defined]  # JSON
     assert states == ["cancelled"] * 3
-    again = run.shell.start(*run.words, "retry=[CANCELLED]")
+    again = run.shell.start(*run.arguments, "retry=[CANCELLED]")
     run.wait_running()
     assert _cancel_all(run) == (1, 2), "by the process that watches"
     text, _ = again.communicate(timeout=120)
@@ -55,7 +55,7 @@ def test_a_cancel_of_everything_holds_back_what_waits_for_its_turn_whether_anybo
     assert _cancel_all(run) == (0, 0)
     assert run.outcomes() == ["CANCELLED"] * 2
     run.reshaped("held", mode="ok")
-    assert run.shell.run(*run.words, "retry=[CANCELLED]").code == 0
+    assert run.shell.run(*run.arguments, "retry=[CANCELLED]").code == 0
     run.audit()
 
 
@@ -78,13 +78,13 @@ def operator(slurm: SlurmUnderTest) -> Iterator[Callable[..., str]]:
         slurm.run("sacctmgr", "-i", "delete", "user", "nobody")
 
 
-def test_who_cancelled_a_job_is_told_apart(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+def test_the_reason_says_who_cancelled_a_job(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     """32 is ended by the user's own scancel, 64 by an operator's, 96 by this tool; who it was, only accounting says."""
     run = fault_run(
         slurm, tmp_path, "who", "nodes=1", "seq_len=[32,64,96]", "policy.canary=false", mode="slow",
         result_grace_s=20.0,
     )  # fmt: skip
-    watched = run.shell.start(*run.words)
+    watched = run.shell.start(*run.arguments)
     run.wait_running(3)
     with operator(slurm) as as_nobody:
         slurm.run("scancel", run.job_of(32))
@@ -114,10 +114,10 @@ def test_a_job_that_had_failed_before_the_cancel_is_shown_as_it_failed(slurm: Sl
         slurm, tmp_path, "failed", "nodes=1", "seq_len=[32,64]", "policy.canary=false", mode="slow",
         plan={"32": "error"},
     )  # fmt: skip
-    assert run.shell.run(*run.words, "watch=false").code == 3
+    assert run.shell.run(*run.arguments, "watch=false").code == 3
     wait_for(lambda: run.in_queue() == ["RUNNING"], 60, "one has failed, and the other runs")
     assert _cancel_all(run) == (1, 0)
-    done = run.shell.run(*run.words)
+    done = run.shell.run(*run.arguments)
     assert done.code == 1, done.err
     assert {length: row["status"] for length, row in run.by_length().items()} == {
         "32": "trainer_error",
@@ -126,7 +126,7 @@ def test_a_job_that_had_failed_before_the_cancel_is_shown_as_it_failed(slurm: Sl
     run.audit()
 
 
-def test_a_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled_for_it(
+def test_a_foreign_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     """A controller that lost its state gives the numbers anew: one to this user, one to another."""
@@ -134,7 +134,7 @@ def test_a_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled_for_it(
         slurm, tmp_path, "anew", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false", seconds=60,
         lost_after_s=2,
     )  # fmt: skip
-    assert run.shell.run(*run.words, "watch=false").code == 3
+    assert run.shell.run(*run.arguments, "watch=false").code == 3
     mine = run.jobs()
     with operator(slurm) as as_nobody:
         others = [slurm.sbatch("sleep 300", "--job-name=another-sweep")]
@@ -146,11 +146,11 @@ def test_a_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled_for_it(
             for job, other in zip(mine, others, strict=True):
                 text = text.replace(f'"{job}"', f'"{other}"')
             ledger.write_text(text)
-            told = run.shell.run("cancel", "--all", f"run_dir={run.run_dir}")
-            assert told.code == 0, told.err
-            assert f"{others[0]} is now the id of another job, another-sweep: it is left alone" in told.err
-            assert f"{others[1]} is now the id of another job, wrap of nobody: it is left alone" in told.err
-            done = run.shell.run(*run.words)
+            asked = run.shell.run("cancel", "--all", f"run_dir={run.run_dir}")
+            assert asked.code == 0, asked.err
+            assert f"{others[0]} is now the id of another job, another-sweep: it is left alone" in asked.err
+            assert f"{others[1]} is now the id of another job, wrap of nobody: it is left alone" in asked.err
+            done = run.shell.run(*run.arguments)
             assert done.code == 1, done.err
             assert run.outcomes() == ["CANCELLED"] * 2
             assert {slurm.squeue_state(job) for job in others} <= {"RUNNING", "PENDING"}
@@ -166,7 +166,7 @@ def test_a_job_whose_name_is_changed_stays_watched_is_measured_once_and_can_be_c
         slurm, tmp_path, "renamed", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false",
         plan={"64": "slow"}, gated=True, lost_after_s=2,
     )  # fmt: skip
-    watched = run.shell.start(*run.words)
+    watched = run.shell.start(*run.arguments)
     run.wait_running(2)
     mine, other = run.job_of(32), run.job_of(64)
     for job in (mine, other):
@@ -182,19 +182,19 @@ def test_a_job_whose_name_is_changed_stays_watched_is_measured_once_and_can_be_c
     run.audit(by_sacct=False)
 
 
-def test_what_failed_or_was_cancelled_while_nobody_watched_is_tried_again_by_the_first_command_that_asks(
+def test_the_first_retry_covers_what_failed_or_was_cancelled_while_nobody_watched(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     run = fault_run(
         slurm, tmp_path, "unseen", "nodes=1", "seq_len=[32,64]", "policy.canary=false", mode="slow",
         plan={"32": "error"},
     )  # fmt: skip
-    assert run.shell.run(*run.words, "watch=false").code == 3
+    assert run.shell.run(*run.arguments, "watch=false").code == 3
     wait_for(lambda: run.in_queue() == ["RUNNING"], 60, "one has failed and one runs")
     run.job_of(64)
     assert run.shell.run("cancel", "--where", "seq_len > 32", f"run_dir={run.run_dir}").code == 0
     run.reshaped("unseen")
-    asked = run.shell.run(*run.words, "retry=[TRAINER_ERROR,CANCELLED]")
+    asked = run.shell.run(*run.arguments, "retry=[TRAINER_ERROR,CANCELLED]")
     assert asked.code == 0, asked.err
     assert sorted(run.outcomes()) == ["CANCELLED", "SUCCEEDED", "SUCCEEDED", "TRAINER_ERROR"]
     run.audit()

@@ -33,7 +33,7 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
     )
     run = run.in_the_way("squeue", IMPATIENT)
     folder = run.shell.folder / "bin"
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     wait_for(lambda: (folder / "asked").exists(), 60, "sbatch is called")
     slurm.stop_controller()
     try:
@@ -47,7 +47,7 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
     (folder / "away").touch()
     slurm.stop_controller()
     try:
-        # The job ends while nobody can be told.
+        # The job ends while the controller is away.
         run.gate.touch()
         wait_for(lambda: bool(run.measured()), 60, "it measures")
     finally:
@@ -63,7 +63,7 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
     run.audit()
 
 
-def test_accounting_that_is_away_delays_what_only_it_can_tell(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+def test_accounting_that_is_away_delays_what_only_it_knows(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     run = fault_run(
         slurm, tmp_path, "unaccounted", "nodes=1", "seq_len=[32,64]", "policy.canary=false", plan={"64": "no_result"},
         # The controller may take as long to bring the accounting up to date.
@@ -72,7 +72,7 @@ def test_accounting_that_is_away_delays_what_only_it_can_tell(slurm: SlurmUnderT
     run = run.in_the_way("squeue", FORGETFUL)
     slurm.stop_accounting()
     try:
-        started = run.shell.start(*run.words)
+        started = run.shell.start(*run.arguments)
         wait_for(lambda: "SUCCEEDED" in run.outcomes(), 120, "a result needs no scheduler")
         assert run.outcomes() == ["SUCCEEDED"], "without a word of Slurm nothing else is decided"
     finally:
@@ -98,7 +98,7 @@ def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: SlurmUnderTes
     )
     # Worse: the queue forgets every job at its end.
     run = run.in_the_way("squeue", FORGETFUL)
-    done = run.shell.run(*run.words)
+    done = run.shell.run(*run.arguments)
     assert done.code == 1, done.err
     assert run.calls("sacct") == 0
     table = run.by_length()
@@ -108,18 +108,18 @@ def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: SlurmUnderTes
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["remembered", "forgotten"])
-def test_without_accounting_what_slurm_ended_is_still_told_apart(
+def test_without_accounting_jobs_that_slurm_ended_still_have_their_outcomes(
     slurm: SlurmUnderTest, tmp_path: Path, *, forgets: bool
 ) -> None:
     """32 eats memory, 64 is cancelled by hand; what the queue forgets, the job's log still says."""
     run = fault_run(
-        slurm, tmp_path, "untold", "nodes=1", "seq_len=[32,64]", "policy.canary=false",
+        slurm, tmp_path, "unknown", "nodes=1", "seq_len=[32,64]", "policy.canary=false",
         plan={"32": "eat_memory", "64": "slow"}, site={"sacct": False, "mem": "200"}, lost_after_s=6,
         result_grace_s=3.0,
     )  # fmt: skip
     if forgets:
         run = run.in_the_way("squeue", FORGETFUL)
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     slurm.run("scancel", run.job_of(64))
     text, _ = started.communicate(timeout=240)
     assert started.returncode == 1, text
@@ -134,11 +134,11 @@ def test_without_accounting_what_slurm_ended_is_still_told_apart(
 def test_a_sweep_that_no_controller_answered_leaves_no_run_directory(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     run = fault_run(slurm, tmp_path, "unanswered", "nodes=1", "seq_len=64")
     away = 'echo "scontrol: error: Unable to contact slurm controller (connect failure)" >&2; exit 1'
-    done = run.in_the_way("scontrol", away).shell.run(*run.words)
+    done = run.in_the_way("scontrol", away).shell.run(*run.arguments)
     assert done.code == 2, done.err
     assert "Nothing was submitted" in done.err
     assert not run.run_dir.exists()
-    missing = run.with_env(SLURM_CONF=str(tmp_path / "gone.conf")).shell.run(*run.words)
+    missing = run.with_env(SLURM_CONF=str(tmp_path / "gone.conf")).shell.run(*run.arguments)
     assert missing.code == 2
     assert f"SLURM_CONF names {tmp_path}/gone.conf, which is no file" in missing.err
     assert not run.run_dir.exists()

@@ -1,4 +1,4 @@
-"""Faults of jobs and nodes on a real Slurm: what ends them, and what is made of it."""
+"""Faults of jobs and nodes on a real Slurm, and the outcomes that they lead to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_node_that_fails_under_a_job_of_two_is_blamed_and_the_retry_keeps_away
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     run = fault_run(slurm, tmp_path, "nodefail", "nodes=2", "seq_len=64", mode="hang@1", seconds=1)
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     run.wait_running()
     (job,) = run.jobs()
     run.job_of(64)
@@ -50,7 +50,7 @@ def test_a_node_that_fails_before_srun_reaches_it_is_blamed_although_it_is_well_
     gate = tmp_path / "gate"
     site = {"setup": [f"until [ -e {gate} ]; do sleep 0.1; done"]}
     run = fault_run(slurm, tmp_path, "launch", "nodes=2", "seq_len=64", mode="hang@1", site=site)
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     run.wait_running()
     (job,) = run.jobs()
     nodes = slurm.run("scontrol", "show", "hostnames", slurm.run("squeue", "-h", "-j", job, "-o", "%N")).split()
@@ -76,10 +76,10 @@ def test_a_preempted_job_is_retried_and_a_requeued_one_goes_on_under_its_id(
         plan={"32": "hang_at_first", "64": "hang@1", "96": "hang_at_first"},
         site={"qos": "low", "sbatch": {"nodelist": "node1"}},
     )  # fmt: skip
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     run.wait_running(3)
     jobs = {length: run.job_of(length) for length in (32, 64, 96)}
-    time.sleep(8)  # what they used before the requeue must be much more than what the audit lets pass
+    time.sleep(8)  # what they use before the requeue must be well above the audit's tolerance
     for length in (32, 96):
         slurm.run("scontrol", "update", f"jobid={jobs[length]}", "requeue=1")
     slurm.run("scontrol", "requeue", jobs[96])
@@ -93,8 +93,8 @@ def test_a_preempted_job_is_retried_and_a_requeued_one_goes_on_under_its_id(
     run.audit(budget=2)
 
 
-def test_memory_that_slurm_limits_by_cgroups_is_told_by_its_own_word(slurm: SlurmUnderTest, tmp_path: Path) -> None:
-    """32 runs out of it, 64 does not: as on most clusters the kernel kills and Slurm says OUT_OF_MEMORY."""
+def test_memory_that_slurm_limits_by_cgroups_ends_in_oom_host(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """Only the job of 32 runs out of memory. As on most clusters the kernel kills it and Slurm says OUT_OF_MEMORY."""
     if not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.W_OK):
         pytest.skip("no memory controller of cgroup v1 here, which this Slurm needs")
     with slurm.settings(TaskPlugin="task/cgroup", JobAcctGatherParams="UsePss"):
@@ -103,7 +103,7 @@ def test_memory_that_slurm_limits_by_cgroups_is_told_by_its_own_word(slurm: Slur
                 slurm, tmp_path / f"sacct-{sacct}", "cgroups", "nodes=1", "seq_len=[32,64]", "policy.canary=false",
                 "budget.gpu_hours=2", plan={"32": "eat_memory"}, site={"mem": "200", "sacct": sacct}, lost_after_s=6,
             )  # fmt: skip
-            done = run.shell.run(*run.words)
+            done = run.shell.run(*run.arguments)
             assert done.code == 0, done.err
             shown = {length: row["status"] for length, row in run.by_length().items()}
             assert shown == {"32": "oom_host", "64": "measured"}
@@ -115,8 +115,8 @@ def test_memory_that_slurm_limits_by_cgroups_is_told_by_its_own_word(slurm: Slur
             run.audit(budget=2, by_sacct=sacct)
 
 
-def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTest, tmp_path: Path) -> None:
-    """32 hangs, 64 is too slow, 96 eats memory, 128 is cancelled by hand, 160 late, 192 and 224 have no good result."""
+def test_every_other_way_to_fail_has_its_own_outcome(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """32 hangs, 64 is slow, 96 eats memory, 128 is cancelled by hand, 160 is late, 192 and 224 have no valid result."""
     run = fault_run(
         slurm, tmp_path, "mixed", "nodes=1", "seq_len=[32,64,96,128,160,192,224]", "policy.canary=false",
         "policy.watchdog_s=20", "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
@@ -124,10 +124,10 @@ def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTes
             "32": "hang@1", "64": "slow@1", "96": "eat_memory", "128": "slow", "160": "late", "192": "no_result",
             "224": "truncated",
         },
-        # Slurm sends its signal up to half a minute early: not before the watchdog has ended what hangs.
+        # Slurm sends its signal up to half a minute early; the watchdog must end the hang before.
         walltime_min=1, result_grace_s=45.0, site={"mem": "200", "signal_delay_s": 1},
     )  # fmt: skip
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     run.wait_running(3)
     slurm.run("scancel", run.job_of(128))
     wait_for(lambda: any(run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}")), 60, "it is there")
@@ -152,10 +152,10 @@ def test_every_other_way_to_fail_is_told_apart_in_one_sweep(slurm: SlurmUnderTes
     assert "no step for" in next(str(e["reason"]) for e in run.events("ended") if e["outcome"] == "COMM_FAILURE")
     run.audit(budget=2)
     run.reshaped("mixed", plan={"96": "eat_memory", "192": "no_result", "224": "truncated"}, walltime_min=1)
-    again = run.shell.run(*run.words)
+    again = run.shell.run(*run.arguments)
     assert again.code == 1
     assert len(run.events("reserved")) == 3, "cancelled by hand: not resubmitted unless asked"
-    asked = run.shell.run(*run.words, "retry=[CANCELLED]")
+    asked = run.shell.run(*run.arguments, "retry=[CANCELLED]")
     assert asked.code == 1
     assert run.by_length()["128"]["status"] == "measured"
     assert len(run.events("reserved")) == 4
@@ -169,12 +169,12 @@ def test_a_result_that_appears_after_its_attempt_was_given_up_counts_and_nothing
         slurm, tmp_path, "toolate", "nodes=1", "seq_len=[32,64]", "policy.canary=false", plan={"64": "late"},
         result_grace_s=0.5,
     )  # fmt: skip
-    first = run.shell.run(*run.words)
+    first = run.shell.run(*run.arguments)
     assert first.code == 1, first.err
     assert run.by_length()["64"]["status"] == "trainer_error"
     (late,) = run.run_dir.glob(f"cells/*/repeat-01/attempt-01/{LATE_FILE}")
     late.rename(late.with_name(RESULT_FILE))
-    again = run.shell.run(*run.words)
+    again = run.shell.run(*run.arguments)
     assert again.code == 0, again.err
     assert run.by_length()["64"]["status"] == "measured"
     assert run.outcomes().count("SUCCEEDED") == 2

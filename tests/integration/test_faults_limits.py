@@ -1,4 +1,4 @@
-"""Limits of the cluster, and an sbatch that is heard although it seems to fail."""
+"""Limits of the cluster, and an sbatch that reports a time-out although Slurm took the job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ exit 1
 
 @contextlib.contextmanager
 def at_most_three_jobs(slurm: SlurmUnderTest) -> Iterator[None]:
-    """The QOS takes no more of a user."""
+    """The QOS takes no more jobs of a user."""
     change = ("sacctmgr", "-i", "modify", "qos", "normal", "set")
     slurm.run(*change, "MaxSubmitJobsPerUser=3")
     try:
@@ -42,7 +42,7 @@ def at_most_three_jobs(slurm: SlurmUnderTest) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_node_in_all(slurm: SlurmUnderTest) -> Iterator[None]:
-    """All jobs of the QOS together get no more than one node."""
+    """All jobs of the QOS together get at most one node."""
     change = ("sacctmgr", "-i", "modify", "qos", "normal", "set")
     slurm.run(*change, "GrpTRES=node=1")
     try:
@@ -51,15 +51,15 @@ def one_node_in_all(slurm: SlurmUnderTest) -> Iterator[None]:
         slurm.run(*change, "GrpTRES=node=-1")
 
 
-def test_a_cell_above_a_group_limit_is_no_job_that_waits_for_ever(slurm: SlurmUnderTest, tmp_path: Path) -> None:
-    """First the limit is known; then nobody may ask for it, and the job is ended after as long as the user lets it."""
+def test_a_cell_above_a_group_limit_does_not_wait_for_ever(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """First the limit is known. Then nobody may ask for it, and the job is ended after policy.pending_limit_h."""
     run = fault_run(slurm, tmp_path / "known", "grouplimit", "nodes=[1,2]", "seq_len=32")
     blind = fault_run(
         slurm, tmp_path / "blind", "blindlimit", "nodes=2", "seq_len=32", "policy.pending_limit_h=0.003"
     ).in_the_way("sacctmgr", 'echo "sacctmgr: error: Access/permission denied" >&2; exit 1')
     with one_node_in_all(slurm):
-        done = run.shell.run(*run.words)
-        ended = blind.shell.run(*blind.words)
+        done = run.shell.run(*run.arguments)
+        ended = blind.shell.run(*blind.arguments)
     assert done.code == 1, done.err
     table = {row["nodes"]: row for row in rows(run.run_dir)}
     assert {nodes: row["status"] for nodes, row in table.items()} == {"1": "measured", "2": "over_limit"}
@@ -75,7 +75,7 @@ def test_a_cell_above_a_group_limit_is_no_job_that_waits_for_ever(slurm: SlurmUn
 
 def test_a_job_that_is_held_is_shown_with_what_can_be_done(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     run = fault_run(slurm, tmp_path, "held", "nodes=1", "seq_len=32", "tables=false", site={"sbatch": {"hold": True}})
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     wait_for(run.in_queue, 60, "it is submitted")
     wait_for(lambda: "JobHeldUser" in str(run.shell.status(run.run_dir)["cells"]), 60, "status shows it")
     seen: dict[str, Any] = run.shell.status(run.run_dir)
@@ -97,7 +97,7 @@ def test_twenty_cells_are_fed_into_a_queue_that_takes_three(slurm: SlurmUnderTes
         "tables=false",
     ).in_the_way("sbatch", COUNTS)  # fmt: skip
     with at_most_three_jobs(slurm):
-        done = run.shell.run(*run.words, timeout_s=800)
+        done = run.shell.run(*run.arguments, timeout_s=800)
     assert done.code == 0, done.err
     assert run.outcomes() == ["SUCCEEDED"] * 20
     assert run.events("refused") == []
@@ -112,20 +112,20 @@ def test_a_limit_that_the_user_may_not_ask_for_is_found_by_halves(slurm: SlurmUn
     )  # fmt: skip
     run = run.in_the_way("sacctmgr", 'echo "sacctmgr: error: Access/permission denied" >&2; exit 1')
     with at_most_three_jobs(slurm):
-        done = run.shell.run(*run.words)
+        done = run.shell.run(*run.arguments)
     assert done.code == 0, done.err
     assert run.outcomes() == ["SUCCEEDED"] * 7
     assert max(len(event["jobs"]) for event in run.events("submitted")) == 3  # type: ignore[arg-type]  # JSON
     run.audit()
 
 
-def test_equal_cells_go_out_in_arrays_that_the_cluster_takes(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+def test_equal_cells_are_submitted_in_arrays_that_the_cluster_takes(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     lengths = ",".join(str(32 * number) for number in range(1, 13))
     run = fault_run(
         slurm, tmp_path, "arrays", "nodes=1", f"seq_len=[{lengths}]", "policy.canary=false", "tables=false"
     ).in_the_way("sbatch", COUNTS)  # fmt: skip
     with slurm.settings(MaxArraySize="5"):
-        done = run.shell.run(*run.words)
+        done = run.shell.run(*run.arguments)
     assert done.code == 0, done.err
     assert sorted(len(event["jobs"]) for event in run.events("submitted")) == [2, 5, 5]  # type: ignore[arg-type]  # JSON
     assert run.calls("sbatch") == 3
@@ -136,15 +136,15 @@ def test_equal_cells_go_out_in_arrays_that_the_cluster_takes(slurm: SlurmUnderTe
 def test_a_walltime_that_reaches_into_a_maintenance_is_cut_by_what_another_cell_took(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    """Of the cells to come only their model was measured; uncut, their jobs would wait for the maintenance's end."""
+    """Another cell of the model was measured. With a whole walltime the jobs would wait until the maintenance ends."""
     run = fault_run(
         slurm, tmp_path, "maintenance", "nodes=1", "tables=false", "policy.max_concurrent_jobs=2", walltime_min=60
     )
-    assert run.shell.run(*run.words, "seq_len=32").code == 0
+    assert run.shell.run(*run.arguments, "seq_len=32").code == 0
     when = ("starttime=now+20minutes", "duration=30", "flags=maint,ignore_jobs", "nodes=ALL", "users=root")
     slurm.run("scontrol", "create", "reservation", "reservationname=upkeep", *when)
     try:
-        done = run.shell.run(*run.words, "seq_len=[32,64,96]")
+        done = run.shell.run(*run.arguments, "seq_len=[32,64,96]")
     finally:
         slurm.run("scontrol", "delete", "reservationname=upkeep")
     assert done.code == 0, done.err
@@ -155,8 +155,8 @@ def test_a_walltime_that_reaches_into_a_maintenance_is_cut_by_what_another_cell_
     run.audit()
 
 
-def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: SlurmUnderTest, tmp_path: Path) -> None:
-    """All but two are excluded, and one that is gone; both are blamed. Then only one of them is what is asked for."""
+def test_what_is_excluded_leaves_enough_nodes_and_names_no_unknown_one(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+    """All nodes but two are excluded, and an unknown one; both that are left are blamed. One of these must be used."""
     left, other, *rest = slurm.nodes
     run = fault_run(
         slurm, tmp_path, "excluded", "nodes=1", "seq_len=[32]", "tables=false",
@@ -173,7 +173,7 @@ def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: Sl
         for cell in ("a", "b")
     ]
     book.write_text("".join(f"{blame.render()}\n" for blame in blames))
-    done = run.shell.run(*run.words)
+    done = run.shell.run(*run.arguments)
     assert done.code == 0, done.err
     assert done.err.count("names nosuchnode, a node that this cluster does not know") == 1
     (submitted,) = run.events("submitted")
@@ -183,7 +183,7 @@ def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: Sl
     slurm.run("scontrol", "update", f"nodename={only}", "features=rare", "activefeatures=rare")
     try:
         run.reshaped("excluded", site={"constraint": "rare"})
-        rare = run.shell.run(*run.words, "seq_len=64")
+        rare = run.shell.run(*run.arguments, "seq_len=64")
     finally:
         slurm.run("scontrol", "update", f"nodename={only}", "features=", "activefeatures=")
     assert rare.code == 0, rare.err
@@ -191,18 +191,18 @@ def test_what_is_excluded_leaves_a_node_and_names_none_that_is_unknown(slurm: Sl
     assert run.outcomes() == ["SUCCEEDED"] * 2
     shown = run.shell.run("status", "--nodes", f"run_dir={run.run_dir}")
     assert f"{left}: excluded, blamed by 2 cells" in shown.out
-    # Slurm keeps a record of a job that it refused so.
+    # Slurm keeps a record of a job that it refused in this way.
     run.audit(turned_away=[str(event["submission"]) for event in run.events("released")])
 
 
 @pytest.mark.parametrize("cells", ["[64]", "[32,64,96]"], ids=["job", "array"])
-def test_an_sbatch_that_times_out_after_it_was_heard_doubles_nothing(
+def test_an_sbatch_that_times_out_after_slurm_took_the_job_runs_nothing_twice(
     slurm: SlurmUnderTest, tmp_path: Path, cells: str
 ) -> None:
     run = fault_run(
         slurm, tmp_path, "timedout", "nodes=1", f"seq_len={cells}", "policy.canary=false", "tables=false"
     ).in_the_way("sbatch", TAKEN_BUT_TIMED_OUT)  # fmt: skip
-    done = run.shell.run(*run.words)
+    done = run.shell.run(*run.arguments)
     assert done.code == 0, done.err
     assert "It is looked for by name" in done.err
     assert run.calls("sbatch") == 1

@@ -62,12 +62,12 @@ def _run_on(disk: Path, slurm: SlurmUnderTest, tmp_path: Path, name: str, **chan
     return replace(run, run_dir=disk / "run")
 
 
-def test_a_disk_that_is_full_stops_the_sweep_with_a_screen_and_costs_no_measurement(
+def test_a_full_disk_stops_the_sweep_with_a_clear_message_and_costs_no_measurement(
     slurm: SlurmUnderTest, tmp_path: Path, disk: Path
 ) -> None:
-    """It fills up while the canary runs, whose result then does not fit; with room again the other cell is measured."""
+    """The disk fills while the canary runs, so its result does not fit. With room again the other cell is measured."""
     run = _run_on(disk, slurm, tmp_path, "full", gated=True)
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     run.job_of(32)
     filler = _fill(disk)
     run.gate.touch()
@@ -75,26 +75,26 @@ def test_a_disk_that_is_full_stops_the_sweep_with_a_screen_and_costs_no_measurem
     assert started.returncode == 3, text
     assert "No space left on device" in text
     assert "Traceback" not in text
-    full = run.shell.run(*run.words)
+    full = run.shell.run(*run.arguments)
     assert full.code == 2
     assert "cannot be written" in full.err
     run.wait_left()
     filler.unlink()
-    done = run.shell.run(*run.words)
+    done = run.shell.run(*run.arguments)
     assert done.code in (0, 1), done.err
     assert "SUCCEEDED" in run.outcomes()
-    again = run.shell.run(*run.words, "retry=[TRAINER_ERROR,LOST]")
+    again = run.shell.run(*run.arguments, "retry=[TRAINER_ERROR,LOST]")
     assert again.code == 0, again.err
     run.audit(by_sacct=False)
 
 
-def test_a_file_system_that_turns_read_only_stops_the_sweep_and_later_it_goes_on(
+def test_a_sweep_stops_on_a_read_only_file_system_and_resumes_once_it_is_writable(
     slurm: SlurmUnderTest, tmp_path: Path, disk: Path
 ) -> None:
     run = _run_on(disk, slurm, tmp_path, "readonly")
     slurm.run("scontrol", "update", "partitionname=debug", "state=down")
     try:
-        started = run.shell.start(*run.words, "policy.canary=false")
+        started = run.shell.start(*run.arguments, "policy.canary=false")
         wait_for(lambda: len(run.in_queue()) == 2, 60, "both are queued")
         # Only while no file is open there for writing.
         wait_for(lambda: _remount(disk, "ro"), 60, "it turns read-only")
@@ -104,15 +104,15 @@ def test_a_file_system_that_turns_read_only_stops_the_sweep_and_later_it_goes_on
     assert started.returncode == 3, text
     assert "Read-only file system" in text
     assert "Traceback" not in text
-    refused = run.shell.run(*run.words)
+    refused = run.shell.run(*run.arguments)
     assert refused.code == 2
     assert "cannot be written" in refused.err
     assert run.shell.status(run.run_dir), "status needs no right to write"
     run.wait_left()
     assert _remount(disk, "rw")
-    done = run.shell.run(*run.words, "retry=[TRAINER_ERROR,LOST]")
+    done = run.shell.run(*run.arguments, "retry=[TRAINER_ERROR,LOST]")
     assert done.code in (0, 1), done.err
-    again = run.shell.run(*run.words, "retry=[TRAINER_ERROR,LOST]")
+    again = run.shell.run(*run.arguments, "retry=[TRAINER_ERROR,LOST]")
     assert again.code == 0, again.err
     run.audit(by_sacct=False)
 
@@ -120,18 +120,18 @@ def test_a_file_system_that_turns_read_only_stops_the_sweep_and_later_it_goes_on
 def test_a_run_directory_deleted_under_a_sweep_stops_it_and_nothing_is_submitted_any_more(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    told = tmp_path / "told.json"
+    notified = tmp_path / "notified.json"
     run = fault_run(
-        slurm, tmp_path, "deleted", "nodes=1", "seq_len=[32,64]", "tables=false", f"notify=[tee,{told}]", seconds=3
+        slurm, tmp_path, "deleted", "nodes=1", "seq_len=[32,64]", "tables=false", f"notify=[tee,{notified}]", seconds=3
     )
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     run.wait_running()
     names = run.names()
     wait_for(lambda: _is_deleted(run.run_dir), 60, "it is deleted, though a job writes in it")
     text, _ = started.communicate(timeout=240)
     assert started.returncode == 2, text
     assert "Traceback" not in text
-    assert "is now held by nobody" in json.loads(told.read_text())["problem"], "whoever is not there is told"
+    assert "is now held by nobody" in json.loads(notified.read_text())["problem"], "the notify command gets the problem"
     assert not run.run_dir.exists() or not any(run.run_dir.glob("submissions/*.json")), "it is not made anew"
 
     def is_over() -> bool:
@@ -139,10 +139,10 @@ def test_a_run_directory_deleted_under_a_sweep_stops_it_and_nothing_is_submitted
         return not names & set(lines)
 
     wait_for(is_over, 60, "its job ends")
-    # What a job has left of it since is no run directory.
+    # Files that a job has written there since do not make a run directory.
     shutil.rmtree(run.run_dir, ignore_errors=True)
     run.tally.unlink(missing_ok=True)
-    fresh = run.shell.run(*run.words)
+    fresh = run.shell.run(*run.arguments)
     assert fresh.code == 0, fresh.err
     run.audit()
 

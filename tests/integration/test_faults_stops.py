@@ -24,15 +24,15 @@ exit 1
 """
 
 
-def test_a_hang_is_over_only_when_its_job_is_gone_and_a_suspended_job_hangs_not(
+def test_a_hang_is_over_only_when_its_job_is_gone_and_a_suspended_job_is_no_hang(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    """32 hangs, and scancel fails twice; 64 is suspended for longer than the watchdog waits."""
+    """The job of 32 hangs, and scancel fails twice. The job of 64 is suspended for longer than the watchdog waits."""
     run = fault_run(
         slurm, tmp_path, "deaf", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "policy.watchdog_s=15",
         "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2", plan={"32": "hang@1", "64": "ten_steps"},
     ).in_the_way("scancel", DEAF_TWICE)  # fmt: skip
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     suspended = run.job_of(64)
     wait_for(lambda: any(run.run_dir.glob(f"cells/*/*/*/{PROGRESS_FILE}")), 60, "64 makes steps")
     slurm.run("scontrol", "suspend", suspended)
@@ -60,7 +60,7 @@ def test_a_job_that_could_never_begin_is_ended_and_costs_nothing(slurm: SlurmUnd
     )  # fmt: skip
     slurm.run("scontrol", "update", "partitionname=debug", "MaxTime=5")
     try:
-        done = run.shell.run(*run.words)
+        done = run.shell.run(*run.arguments)
     finally:
         slurm.run("scontrol", "update", "partitionname=debug", "MaxTime=INFINITE")
     assert done.code == 1, done.err
@@ -69,10 +69,10 @@ def test_a_job_that_could_never_begin_is_ended_and_costs_nothing(slurm: SlurmUnd
     run.audit(budget=0)
 
 
-def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
+def test_a_pause_withdraws_queued_jobs_and_all_cells_run_once_the_error_is_mended(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    """The smallest cell succeeds, so that all others go out at once; they fail alike, one after the other.
+    """The smallest cell succeeds, so all others are submitted at once; they fail alike, one after the other.
 
     160, the fifth, may have begun before the pause is decided; then it goes on.
     """
@@ -81,7 +81,7 @@ def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
         slurm, tmp_path, "paused", "nodes=1", f"seq_len=[{lengths}]", "budget.gpu_hours=2", mode="error",
         plan={"32": "ok"}, gated="160", site={"sbatch": {"nodelist": "node1"}, "exclusive": True},
     )  # fmt: skip
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     wait_for(lambda: len(run.events("withdrawn")) >= 7, 240, "what has not begun is taken back")
     run.gate.touch()
     text, _ = started.communicate(timeout=120)
@@ -94,7 +94,7 @@ def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
     assert "3 cells failed alike" in text
     run.audit(budget=2)
     run.reshaped("paused")
-    again = run.shell.run(*run.words, "retry=[TRAINER_ERROR]")
+    again = run.shell.run(*run.arguments, "retry=[TRAINER_ERROR]")
     assert again.code == 0, again.err
     assert Counter(run.outcomes())["SUCCEEDED"] == 12
     run.audit(budget=2)
@@ -103,11 +103,11 @@ def test_a_pause_takes_the_queue_back_and_everything_goes_on_once_it_is_mended(
 def test_a_requeued_job_whose_next_run_may_not_fit_into_the_budget_is_taken_from_the_queue(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    """Two minutes at most for each run, of 126 seconds in all; ten are used when Slurm requeues it."""
+    """Each run may take two minutes, and the budget is 126 seconds; ten are used when Slurm requeues the job."""
     run = fault_run(
         slurm, tmp_path, "requeued", "nodes=1", "seq_len=32", "budget.gpu_hours=0.035", mode="slow", walltime_min=2
     )  # fmt: skip
-    started = run.shell.start(*run.words)
+    started = run.shell.start(*run.arguments)
     run.wait_running()
     job = run.job_of(32)
     time.sleep(10)

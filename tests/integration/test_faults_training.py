@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slurm
 def test_a_rank_that_leaves_its_peer_alone_in_a_collective_is_a_communication_failure_and_is_retried(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
-    """Two nodes, torchrun and gloo; in the first attempt rank 1 hangs in step 3 and rank 0 waits for it in vain."""
+    """Two nodes, torchrun and gloo. In the first attempt rank 1 hangs in step 3, and rank 0 waits for it in vain."""
     run = fault_run(
         slurm, tmp_path, "deserted", "nodes=2", "seq_len=64", "trainer.comm_timeout_s=20", "tables=false",
         "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
@@ -30,7 +30,7 @@ def test_a_rank_that_leaves_its_peer_alone_in_a_collective_is_a_communication_fa
             "local_address": "127.0.0.1", "join_timeout_s": 120, "stop_grace_s": 5.0,
         },
     )  # fmt: skip
-    done = run.shell.run(*run.words, timeout_s=600)
+    done = run.shell.run(*run.arguments, timeout_s=600)
     assert done.code == 0, done.err
     assert run.outcomes() == ["COMM_FAILURE", "SUCCEEDED"]
     (first, _) = sorted(run.run_dir.glob("cells/*/repeat-01/attempt-*"))
@@ -40,9 +40,7 @@ def test_a_rank_that_leaves_its_peer_alone_in_a_collective_is_a_communication_fa
     run.wait_left()
 
 
-def test_a_checkout_edited_while_a_job_is_queued_changes_nothing_of_the_job(
-    slurm: SlurmUnderTest, tmp_path: Path
-) -> None:
+def test_a_checkout_edited_while_a_job_is_queued_does_not_change_the_job(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     checkout, module = tmp_path / "checkout", "sweep/core/records/layout.py"
     for name in ("sweep", "trainer", "analysis", "conf"):
         shutil.copytree(packages_root() / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -51,8 +49,8 @@ def test_a_checkout_edited_while_a_job_is_queued_changes_nothing_of_the_job(
     run = run.with_env(PYTHONPATH=path, PYTHONSAFEPATH="1")
     slurm.run("scontrol", "update", "partitionname=debug", "state=down")
     try:
-        assert run.shell.run(*run.words, "watch=false").code == 3
-        # A job that ran this would leave no record at all.
+        assert run.shell.run(*run.arguments, "watch=false").code == 3
+        # A job that ran this code would leave no record at all.
         (checkout / module).write_text("raise SystemExit('edited')\n")
     finally:
         slurm.run("scontrol", "update", "partitionname=debug", "state=up")
@@ -60,7 +58,7 @@ def test_a_checkout_edited_while_a_job_is_queued_changes_nothing_of_the_job(
     run.wait_left()
     shutil.copy(packages_root() / module, checkout / module)
     (checkout / "trainer" / "__init__.py").write_text('"""Another trainer."""\n')
-    done = run.shell.run(*run.words)
+    done = run.shell.run(*run.arguments)
     assert done.code == 0, done.err
     assert run.by_length()["64"]["status"] == "measured"
     assert len(run.jobs()) == 1

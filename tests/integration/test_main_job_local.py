@@ -29,24 +29,24 @@ def _stub(shell: Shell, **changes: object) -> tuple[list[str], Path]:
 def _running(
     shell: Shell, *more: str, gate: Path | None = None, **changes: object
 ) -> tuple[subprocess.Popen[str], list[str], Path]:
-    """A sweep of which a cell runs: for some time, or until the gate is there."""
+    """A sweep with a running cell, which runs for some time or until the gate file exists."""
     environment = {} if gate is None else {"STUB_GATE": str(gate)}
-    words, run_dir = _stub(shell, environment=environment, **changes)
-    started = shell.start(*words, *more)
+    arguments, run_dir = _stub(shell, environment=environment, **changes)
+    started = shell.start(*arguments, *more)
     wait_for(lambda: bool(_launched(run_dir)), 60, "a cell runs")
-    return started, words, run_dir
+    return started, arguments, run_dir
 
 
 def _launched(run_dir: Path) -> set[str]:
-    """Cells of which an attempt has begun."""
+    """Cells with an attempt that has begun."""
     return {path.parents[2].name for path in run_dir.glob("cells/*/repeat-01/attempt-*/attempt.json")}
 
 
 @pytest.mark.torchrun
 def test_the_main_job_trains_for_real_and_ends_in_a_table_and_a_figure(tmp_path: Path) -> None:
     shell = Shell(folder=tmp_path)
-    words = ["+grid=weak_scaling", "cluster=local", "nodes=[1,2]", *TINY]
-    done = shell.run(*words)
+    arguments = ["+grid=weak_scaling", "cluster=local", "nodes=[1,2]", *TINY]
+    done = shell.run(*arguments)
     assert done.code == 0, done.err
     run_dir = tmp_path / "runs" / "weak_scaling-local"
     table = rows(run_dir)
@@ -63,7 +63,7 @@ def test_the_main_job_trains_for_real_and_ends_in_a_table_and_a_figure(tmp_path:
         assert (run_dir / name).stat().st_size > 500
         assert name in done.out
     ledger = (run_dir / "ledger.jsonl").read_text()
-    again = shell.run(*words)
+    again = shell.run(*arguments)
     assert again.code == 0
     assert (run_dir / "ledger.jsonl").read_text() == ledger, "a finished repeat is not repeated"
     assert processes_of(run_dir) == []
@@ -71,7 +71,7 @@ def test_the_main_job_trains_for_real_and_ends_in_a_table_and_a_figure(tmp_path:
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: Shell) -> None:
-    started, words, run_dir = _running(shell, seconds=600)
+    started, arguments, run_dir = _running(shell, seconds=600)
     started.send_signal(signal.SIGINT)
     text, _ = started.communicate(timeout=60)
     assert started.returncode == 130, text
@@ -80,20 +80,20 @@ def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: S
     outcomes = {event["outcome"] for event in events(run_dir, "ended")}
     assert outcomes == {"PREEMPTED"}
     _stub(shell, seconds=0)
-    done = shell.run(*words)
+    done = shell.run(*arguments)
     assert done.code == 0, done.err
     assert [row["status"] for row in rows(run_dir)] == ["measured"] * 3
 
 
 @pytest.mark.slow
-def test_a_killed_orchestrator_is_succeeded_by_one_that_adopts_the_running_cell(shell: Shell) -> None:
+def test_after_a_kill_the_next_orchestrator_adopts_the_running_cell(shell: Shell) -> None:
     gate = shell.folder / "gate"
-    started, words, run_dir = _running(shell, gate=gate)
+    started, arguments, run_dir = _running(shell, gate=gate)
     started.kill()
     started.wait()
     assert processes_of(run_dir), "its cell goes on"
     gate.touch()
-    done = shell.run(*words)
+    done = shell.run(*arguments)
     assert done.code == 0, done.err
     assert [row["status"] for row in rows(run_dir)] == ["measured"] * 3
     attempts = sorted(str(path.name) for path in run_dir.glob("cells/*/repeat-01/attempt-*"))
@@ -104,8 +104,8 @@ def test_a_killed_orchestrator_is_succeeded_by_one_that_adopts_the_running_cell(
 @pytest.mark.slow
 def test_the_second_of_two_orchestrators_says_who_holds_the_run_and_stops(shell: Shell) -> None:
     gate = shell.folder / "gate"
-    first, words, run_dir = _running(shell, gate=gate)
-    second = shell.run(*words)
+    first, arguments, run_dir = _running(shell, gate=gate)
+    second = shell.run(*arguments)
     assert second.code == 2
     assert f"held by process {first.pid} on" in second.err
     gate.touch()
@@ -126,8 +126,8 @@ def test_the_second_of_two_orchestrators_says_who_holds_the_run_and_stops(shell:
 def test_a_trainer_that_fails_is_explained_in_the_table_and_the_exit_code(
     shell: Shell, mode: str, outcome: str, reason: str
 ) -> None:
-    words, run_dir = _stub(shell, mode=mode)
-    done = shell.run(*words, "nodes=1")
+    arguments, run_dir = _stub(shell, mode=mode)
+    done = shell.run(*arguments, "nodes=1")
     assert done.code == 1, done.err
     (row,) = rows(run_dir)
     assert row["status"] == outcome.lower()
@@ -138,8 +138,8 @@ def test_a_trainer_that_fails_is_explained_in_the_table_and_the_exit_code(
 
 @pytest.mark.slow
 def test_a_trainer_that_hangs_after_its_result_is_ended_and_its_result_counts(shell: Shell) -> None:
-    words, run_dir = _stub(shell, mode="hang_after_result")
-    done = shell.run(*words, "nodes=1")
+    arguments, run_dir = _stub(shell, mode="hang_after_result")
+    done = shell.run(*arguments, "nodes=1")
     assert done.code == 0, done.err
     assert rows(run_dir)[0]["status"] == "measured"
     assert processes_of(run_dir) == []
@@ -148,7 +148,7 @@ def test_a_trainer_that_hangs_after_its_result_is_ended_and_its_result_counts(sh
 @pytest.mark.slow
 def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_asked_for(shell: Shell) -> None:
     gate = shell.folder / "gate"
-    started, words, run_dir = _running(shell, gate=gate)
+    started, arguments, run_dir = _running(shell, gate=gate)
     (cell,) = _launched(run_dir)
     asked = shell.run("cancel", cell, f"run_dir={run_dir}")
     assert asked.code == 0, asked.err
@@ -160,8 +160,8 @@ def test_cancel_reaches_the_process_that_watches_and_the_cell_stays_held_until_a
     assert by_cell.pop(cell) == "cancelled"
     assert set(by_cell.values()) == {"measured"}
     _stub(shell, seconds=0)
-    assert shell.run(*words).code == 1, "held until it is asked for"
-    assert shell.run(*words, "retry=[CANCELLED]").code == 0
+    assert shell.run(*arguments).code == 1, "held until it is asked for"
+    assert shell.run(*arguments, "retry=[CANCELLED]").code == 0
     assert {row["status"] for row in rows(run_dir)} == {"measured"}
 
 
@@ -181,9 +181,9 @@ def test_a_cancel_in_a_run_that_nobody_watches_leaves_the_other_cells_waiting(sh
 
 @pytest.mark.slow
 def test_more_points_of_the_same_grid_extend_a_run_and_another_grid_is_refused(shell: Shell) -> None:
-    words, run_dir = _stub(shell)
-    assert shell.run(*words, "nodes=[1,2]").code == 0
-    assert shell.run(*words, "nodes=[2,4]").code == 0
+    arguments, run_dir = _stub(shell)
+    assert shell.run(*arguments, "nodes=[1,2]").code == 0
+    assert shell.run(*arguments, "nodes=[2,4]").code == 0
     assert [row["nodes"] for row in rows(run_dir)] == ["1", "2", "4"]
     assert len(events(run_dir, "reserved")) == 3
     other = shell.run("+grid=context_length", "cluster=stub", f"run_dir={run_dir}")
@@ -193,9 +193,9 @@ def test_more_points_of_the_same_grid_extend_a_run_and_another_grid_is_refused(s
 
 
 @pytest.mark.slow
-def test_logs_and_status_tell_of_a_finished_run_found_by_themselves(shell: Shell) -> None:
-    words, run_dir = _stub(shell)
-    assert shell.run(*words, "nodes=[1,2]").code == 0
+def test_logs_and_status_find_a_finished_run_by_themselves(shell: Shell) -> None:
+    arguments, run_dir = _stub(shell)
+    assert shell.run(*arguments, "nodes=[1,2]").code == 0
     status = json.loads(shell.run("status", "--json").out)
     assert status["totals"]["done"] == 2
     two_nodes = next(cell for cell in status["cells"] if cell["gpus"] == 2)
@@ -208,8 +208,8 @@ def test_logs_and_status_tell_of_a_finished_run_found_by_themselves(shell: Shell
 
 @pytest.mark.slow
 def test_the_analysis_needs_nothing_but_the_run_directory(shell: Shell, tmp_path: Path) -> None:
-    words, run_dir = _stub(shell)
-    assert shell.run(*words, "nodes=[1,2]", "tables=false").code == 0
+    arguments, run_dir = _stub(shell)
+    assert shell.run(*arguments, "nodes=[1,2]", "tables=false").code == 0
     assert not (run_dir / "tables" / "weak_scaling.csv").exists()
     out = tmp_path / "elsewhere"
     command = [sys.executable, "-m", "analysis", str(run_dir), "--out", str(out)]
@@ -218,12 +218,12 @@ def test_the_analysis_needs_nothing_but_the_run_directory(shell: Shell, tmp_path
 
 
 @pytest.mark.slow
-def test_a_failed_cell_shows_its_evidence_and_the_notify_command_is_told(shell: Shell) -> None:
-    words, run_dir = _stub(shell, mode="error")
-    told = shell.folder / "told.json"
-    done = shell.run(*words, "nodes=1", f"notify=[tee,{told}]")
+def test_a_failed_cell_shows_its_evidence_and_the_notify_command_runs(shell: Shell) -> None:
+    arguments, run_dir = _stub(shell, mode="error")
+    notified = shell.folder / "notified.json"
+    done = shell.run(*arguments, "nodes=1", f"notify=[tee,{notified}]")
     assert done.code == 1, done.err
-    news = json.loads(told.read_text())
+    news = json.loads(notified.read_text())
     assert (news["event"], news["exit_code"]) == ("ended", 1)
     assert "ValueError: as asked" in news["holes"][0]["reason"]
     cell = news["holes"][0]["cell"]
@@ -239,7 +239,7 @@ def test_a_failed_cell_shows_its_evidence_and_the_notify_command_is_told(shell: 
 @pytest.mark.slow
 def test_cells_can_be_cancelled_by_a_condition_and_a_budget_leaves_explained_holes(shell: Shell) -> None:
     gate = shell.folder / "gate"
-    started, words, run_dir = _running(shell, gate=gate)
+    started, arguments, run_dir = _running(shell, gate=gate)
     asked = shell.run("cancel", "--where", "gpus > 1", f"run_dir={run_dir}")
     assert asked.code == 0, asked.err
     wait_for(lambda: bool(events(run_dir, "cancel_requested")), 60, "the process that watches has heard it")
@@ -247,7 +247,7 @@ def test_cells_can_be_cancelled_by_a_condition_and_a_budget_leaves_explained_hol
     started.communicate(timeout=240)
     assert [row["status"] for row in rows(run_dir)] == ["measured", "cancelled", "cancelled"]
     # Five minutes of walltime: 2 and 4 GPUs cost up to 0.17 and 0.33 GPU-hours.
-    done = shell.run(*words, "retry=[CANCELLED]", "budget.gpu_hours=0.2")
+    done = shell.run(*arguments, "retry=[CANCELLED]", "budget.gpu_hours=0.2")
     assert done.code == 1, done.err
     statuses = [row["status"] for row in rows(run_dir)]
     assert statuses[:2] == ["measured", "measured"]

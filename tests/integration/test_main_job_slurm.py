@@ -26,14 +26,14 @@ def _stub(shell: Shell, name: str, **changes: object) -> tuple[list[str], Path]:
 
 
 def _jobs_of(slurm: SlurmUnderTest, run_dir: Path) -> list[str]:
-    """Every job, whatever became of it, that accounting knows under the names of the run's submissions."""
+    """Every job that accounting knows under the names of the run's submissions, however it ended."""
     names = {path.stem for path in run_dir.glob("submissions/*.json")}
     found = slurm.run("sacct", "-X", "-n", "-P", "-S", "now-1hours", "-o", "JobID,JobName").splitlines()
     return [line.split("|")[0] for line in found if line.split("|")[1] in names]
 
 
 def _running(slurm: SlurmUnderTest, run_dir: Path) -> bool:
-    """Whether a job of the run runs and the ledger knows it."""
+    """True if a job of the run runs and the ledger knows it."""
     names = {path.stem for path in run_dir.glob("submissions/*.json")}
     queue = slurm.run("squeue", "--array", "-h", "-o", "%j|%T").splitlines()
     is_any = any(line.split("|") == [name, "RUNNING"] for line in queue for name in names)
@@ -47,13 +47,13 @@ def test_a_killed_orchestrator_over_real_training_is_resumed_with_the_same_jobs_
 ) -> None:
     shell = Shell(folder=tmp_path, env=slurm.env)
     run_dir = tmp_path / "runs" / "weak_scaling-private_slurm"
-    words = ["+grid=weak_scaling", "cluster=private_slurm", "nodes=[1,2,4]", *TINY]
-    first = shell.start(*words)
+    arguments = ["+grid=weak_scaling", "cluster=private_slurm", "nodes=[1,2,4]", *TINY]
+    first = shell.start(*arguments)
     wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
     first.kill()
     first.wait()
     jobs = [event["jobs"] for event in events(run_dir, "submitted")]
-    second = shell.run(*words, timeout_s=800)
+    second = shell.run(*arguments, timeout_s=800)
     assert second.code == 0, second.err
     assert [event["jobs"] for event in events(run_dir, "submitted")][: len(jobs)] == jobs
     assert len(_jobs_of(slurm, run_dir)) == 3, "no job was doubled"
@@ -68,8 +68,8 @@ def test_a_killed_orchestrator_over_real_training_is_resumed_with_the_same_jobs_
 
 @pytest.mark.slurm
 def test_a_job_whose_node_fails_is_retried_and_the_table_is_complete(slurm: SlurmUnderTest, shell: Shell) -> None:
-    words, run_dir = _stub(shell, "failing", mode="hang@1", environment={"STUB_PLAN": '{"64": "hang@1"}'})
-    started = shell.start(*words, "nodes=1")
+    arguments, run_dir = _stub(shell, "failing", mode="hang@1", environment={"STUB_PLAN": '{"64": "hang@1"}'})
+    started = shell.start(*arguments, "nodes=1")
     wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
     wait_for(lambda: any(run_dir.glob("cells/*/*/attempt-01/attempt.json")), 60, "its launcher has begun")
     (submitted,) = events(run_dir, "submitted")
@@ -88,17 +88,19 @@ def test_a_job_whose_node_fails_is_retried_and_the_table_is_complete(slurm: Slur
 
 
 @pytest.mark.slurm
-def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: SlurmUnderTest, shell: Shell) -> None:
+def test_status_shows_a_sweep_that_was_left_and_a_later_command_takes_it_over(
+    slurm: SlurmUnderTest, shell: Shell
+) -> None:
     """One cell is measured and one cancelled by hand while nobody watches."""
     gate = shell.folder / "gate"
-    words, run_dir = _stub(shell, "left", environment={"STUB_GATE": str(gate)})
+    arguments, run_dir = _stub(shell, "left", environment={"STUB_GATE": str(gate)})
     slurm.run("scontrol", "update", "nodename=node[2-4]", "state=drain", "reason=a test")
     try:
-        canary = shell.run(*words, "nodes=[1,2]", "watch=false")
+        canary = shell.run(*arguments, "nodes=[1,2]", "watch=false")
         assert canary.code == 3, canary.err
         assert len(events(run_dir, "submitted")) == 1
         assert "1 more follow when the same command is given again" in canary.err
-        left = shell.run(*words, "nodes=[1,2]", "policy.canary=false", "watch=false")
+        left = shell.run(*arguments, "nodes=[1,2]", "policy.canary=false", "watch=false")
         assert left.code == 3, left.err
         waiting = events(run_dir, "submitted")[1]["jobs"][0]  # type: ignore[index]  # a list of ids
         slurm.run("scancel", waiting)
@@ -119,7 +121,7 @@ def test_a_sweep_that_was_left_is_seen_as_it_is_and_taken_over_later(slurm: Slur
     tables = shell.run("tables", f"run_dir={run_dir}")
     assert "2 attempts have ended since the run was left" in tables.err
     assert (run_dir / "ledger.jsonl").read_text() == before, "status and tables only look"
-    taken = shell.run(*words, "nodes=[1,2]")
+    taken = shell.run(*arguments, "nodes=[1,2]")
     assert taken.code == 1, taken.err
     assert len(events(run_dir, "submitted")) == 2
     assert [row["status"] for row in rows(run_dir)] == ["measured", "cancelled"]
@@ -130,24 +132,26 @@ def test_ctrl_c_leaves_the_jobs_running_and_says_so(slurm: SlurmUnderTest, shell
     import signal
 
     gate = shell.folder / "gate"
-    words, run_dir = _stub(shell, "interrupted", environment={"STUB_GATE": str(gate)})
-    started = shell.start(*words, "nodes=1")
+    arguments, run_dir = _stub(shell, "interrupted", environment={"STUB_GATE": str(gate)})
+    started = shell.start(*arguments, "nodes=1")
     wait_for(lambda: _running(slurm, run_dir), 60, "a job runs")
     started.send_signal(signal.SIGINT)
     text, _ = started.communicate(timeout=60)
     gate.touch()
     assert started.returncode == 130
     assert "1 job goes on" in text
-    assert shell.run(*words, "nodes=1").code == 0
+    assert shell.run(*arguments, "nodes=1").code == 0
     assert len(_jobs_of(slurm, run_dir)) == 1
 
 
 @pytest.mark.slurm
-def test_equal_cells_go_out_as_one_array_and_cancel_ends_one_of_them_only(slurm: SlurmUnderTest, shell: Shell) -> None:
+def test_equal_cells_are_submitted_as_one_array_and_cancel_ends_only_one_task(
+    slurm: SlurmUnderTest, shell: Shell
+) -> None:
     gate = shell.folder / "gate"
-    words, run_dir = _stub(shell, "array", environment={"STUB_GATE": str(gate)})
-    words = [word for word in words if not word.startswith("seq_len")]
-    left = shell.run(*words, "nodes=1", "seq_len=[32,64,96]", "watch=false", "policy.canary=false")
+    arguments, run_dir = _stub(shell, "array", environment={"STUB_GATE": str(gate)})
+    arguments = [word for word in arguments if not word.startswith("seq_len")]
+    left = shell.run(*arguments, "nodes=1", "seq_len=[32,64,96]", "watch=false", "policy.canary=false")
     assert left.code == 3, left.err
     (submitted,) = events(run_dir, "submitted")
     assert len(submitted["jobs"]) == 3  # type: ignore[arg-type]  # a list of ids
@@ -158,15 +162,15 @@ def test_equal_cells_go_out_as_one_array_and_cancel_ends_one_of_them_only(slurm:
     alive = ("PENDING", "RUNNING", "COMPLETING")
     wait_for(lambda: slurm.squeue_state(submitted["jobs"][1]) not in alive, 60, "it ends")  # type: ignore[index]  # ids
     gate.touch()
-    done = shell.run(*words, "nodes=1", "seq_len=[32,64,96]")
+    done = shell.run(*arguments, "nodes=1", "seq_len=[32,64,96]")
     assert done.code == 1, done.err
     assert [row["status"] for row in rows(run_dir)] == ["measured", "cancelled", "measured"]
 
 
 @pytest.mark.slurm
-def test_a_refused_submission_shows_slurms_own_words(slurm: SlurmUnderTest, shell: Shell) -> None:
-    words, run_dir = _stub(shell, "refused", slurm={**GRES, "partition": "no_such_partition"})
-    done = shell.run(*words, "nodes=1")
+def test_a_refused_submission_shows_slurms_message(slurm: SlurmUnderTest, shell: Shell) -> None:
+    arguments, run_dir = _stub(shell, "refused", slurm={**GRES, "partition": "no_such_partition"})
+    done = shell.run(*arguments, "nodes=1")
     assert done.code == 1
     (row,) = rows(run_dir)
     assert row["status"] == "rejected_by_scheduler"
@@ -177,18 +181,18 @@ def test_a_refused_submission_shows_slurms_own_words(slurm: SlurmUnderTest, shel
 def test_code_that_changes_while_jobs_are_queued_is_an_error_of_the_attempt_not_a_number(
     slurm: SlurmUnderTest, shell: Shell
 ) -> None:
-    words, run_dir = _stub(shell, "altered")
+    arguments, run_dir = _stub(shell, "altered")
     slurm.run("scontrol", "update", "partitionname=debug", "state=down")
     try:
-        assert shell.run(*words, "nodes=1", "watch=false").code == 3
+        assert shell.run(*arguments, "nodes=1", "watch=false").code == 3
         (module,) = run_dir.glob("sources/*/trainer/__init__.py")
         module.chmod(0o600)
         module.write_text("altered = True\n")
     finally:
         slurm.run("scontrol", "update", "partitionname=debug", "state=up")
-    # The same command would put the copy right before the job starts; here the job has read it first.
+    # The same command would mend the copy before the job starts; here the job reads it first.
     wait_for(lambda: any(run_dir.glob("cells/*/repeat-01/attempt-01/error-node-0.json")), 60, "the launcher refuses")
-    done = shell.run(*words, "nodes=1")
+    done = shell.run(*arguments, "nodes=1")
     assert done.code == 1, done.err
     (row,) = rows(run_dir)
     assert row["status"] == "trainer_error"

@@ -1,4 +1,4 @@
-"""The private Slurm itself: what the other integration tests stand on."""
+"""The private Slurm itself, which the other integration tests need."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ def test_settings_that_would_break_the_layout_are_refused(slurm: SlurmUnderTest,
 def test_a_directory_with_other_things_in_it_is_left_alone(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     precious = tmp_path / "thesis.tex"
     precious.write_text("42")
-    for words in (["up"], ["down", "--purge"]):
-        assert main([*words, "--dir", str(tmp_path)]) == 1
+    for arguments in (["up"], ["down", "--purge"]):
+        assert main([*arguments, "--dir", str(tmp_path)]) == 1
     assert list(tmp_path.iterdir()) == [precious]
 
 
@@ -149,12 +149,12 @@ def test_a_second_cluster_runs_beside_the_first_is_repaired_and_leaves_no_proces
 ) -> None:
     directory = tmp_path / ("a long [name] with, odd: characters # " + "x" * 120)
     other, mark = Cluster(directory), uuid.uuid4().hex
-    # A table as another server of databases has it there while it is at work.
+    # A temporary table of another database server at work.
     temporary_table = Path(tempfile.gettempdir(), f"#sql-temptable-{mark}-1-3.MAI")
     temporary_table.touch()
 
-    def run(*words: str) -> None:
-        subprocess.run([sys.executable, SCRIPT, *words, "--dir", directory], check=True, timeout=600)
+    def run(*arguments: str) -> None:
+        subprocess.run([sys.executable, SCRIPT, *arguments, "--dir", directory], check=True, timeout=600)
 
     try:
         run("up", "--nodes", "1", "--gpus-per-node", "1", "--cpus-per-node", "2")
@@ -167,7 +167,7 @@ def test_a_second_cluster_runs_beside_the_first_is_repaired_and_leaves_no_proces
             pid = daemons[name]
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            # Asking a dying controller takes until Slurm's time-out.
+            # A question to a dying controller lasts until Slurm's time-out.
             wait_for(partial(_is_gone, pid), 60, "it is gone")
         assert other.status().problems == ["mariadbd is not running", "slurmctld is not running"]
         run("up")

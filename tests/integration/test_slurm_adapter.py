@@ -1,4 +1,4 @@
-"""The Slurm scheduler on a real Slurm: jobs run to their ends, and what it says of them is true."""
+"""The Slurm scheduler on a real Slurm: jobs run to their ends, and its reports of them are true."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ pytestmark = pytest.mark.slurm
 
 SITE = SlurmSpec(mem="100", cpus_per_task=1)
 
-# In the place of the snapshot's launcher: says what it was given, and then sleeps for as long as it was told. Slurm's
-# warning before the end, which comes at once where the end is nearer than that, does not end it.
+# Replaces the snapshot's launcher: writes down its arguments and environment, then sleeps as long as they say. It
+# ignores Slurm's warning before the end, which comes at once where the end is near.
 _LAUNCH = """
 import json, os, signal, sys, time
 signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-said = {"argv": sys.argv[1:], "file": __file__, "environ": dict(os.environ)}
+seen = {"argv": sys.argv[1:], "file": __file__, "environ": dict(os.environ)}
 name, node = os.environ["SLURM_JOB_NAME"], os.environ["SLURM_NODEID"]
-folder = os.path.join(os.path.dirname(sys.argv[2]), "said")
+folder = os.path.join(os.path.dirname(sys.argv[2]), "seen")
 os.makedirs(folder, exist_ok=True)
 with open(os.path.join(folder, f"{name}-{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}-{node}"), "w") as file:
-    json.dump(said, file)
+    json.dump(seen, file)
 print("node", node, "was here", flush=True)
 time.sleep(float(os.environ.get("STUB_SLEEP_S", "0")))
 """
@@ -46,7 +46,7 @@ time.sleep(float(os.environ.get("STUB_SLEEP_S", "0")))
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """A run directory whose name no shell and no Slurm pattern may read; the sources in it are the stub."""
+    """A run directory whose name has signs that shells and Slurm expand; the sources in it are the stub."""
     run = tmp_path / "it's a run %j"
     (run / "sources" / "sweep").mkdir(parents=True)
     (run / "sources" / "sweep" / "__init__.py").touch()
@@ -95,12 +95,12 @@ def is_running(report: JobReport) -> bool:
     return report.phase is Phase.RUNNING
 
 
-def said(run: Path, of: Submission, index: int = 0, node: int = 0) -> dict[str, dict[str, str]]:
-    return json.loads((run / "submissions" / "said" / f"{of.name}-{index}-{node}").read_text())
+def seen_by(run: Path, of: Submission, index: int = 0, node: int = 0) -> dict[str, dict[str, str]]:
+    return json.loads((run / "submissions" / "seen" / f"{of.name}-{index}-{node}").read_text())
 
 
 def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, run_dir: Path) -> None:
-    """With what a site's settings and an enclosing job may put in the way."""
+    """A site's settings and an enclosing job's environment must not reach the jobs."""
     spec = replace(
         SITE,
         partition="debug",
@@ -125,11 +125,11 @@ def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, ru
     assert set(reports[jobs[3]].nodes) <= set(slurm.nodes)
 
     for index in range(3):
-        environ = said(run_dir, array, index)["environ"]
+        environ = seen_by(run_dir, array, index)["environ"]
         assert environ["SLURM_ARRAY_TASK_ID"] == str(index)
         assert environ["SLURM_GPUS_ON_NODE"] == "1"
     for node in range(2):
-        word = said(run_dir, pair, node=node)
+        word = seen_by(run_dir, pair, node=node)
         assert word["argv"] == ["--submission", f"{run_dir}/{pair.file}"]
         assert word["file"] == f"{run_dir}/sources/sweep/launch.py"
         assert word["environ"]["SLURM_GPUS_ON_NODE"] == "3"
@@ -144,7 +144,7 @@ def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, ru
     ]
     assert len(list(logs.iterdir())) == 2 + 4  # a script for each submission, a log for each job
 
-    # Accounting says the same, once the queue has forgotten.
+    # Accounting reports the same once the queue has forgotten the jobs.
     accounting = dict(on._accounting(jobs, began).exact)
     deadline = time.monotonic() + 120
     while set(accounting) != set(jobs) or not all(map(has_ended, accounting.values())):
@@ -158,7 +158,7 @@ def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, ru
 def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
     slurm: SlurmUnderTest, run_dir: Path
 ) -> None:
-    """Held and then cancelled: what never ran is in accounting too."""
+    """The job is held and then cancelled: accounting has jobs that never ran, too."""
     held = scheduler(slurm, replace(SITE, sbatch={"hold": True}))
     lost = submission(run_dir, "lost", tasks=2)
     assert held.find(lost) is None
@@ -168,7 +168,7 @@ def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
     assert on.find(replace(lost, name=lost.name[:-1])) is None
     assert all(report.phase is Phase.PENDING for report in on.poll(jobs, since=lost.created_at).values())
     while not on._accounting(jobs, lost.created_at).arrays:
-        time.sleep(0.2)  # accounting hears of a new array a moment later
+        time.sleep(0.2)  # accounting gets a new array a moment later
     on.cancel({jobs[1]: lost.name}, only_pending=True)
     assert {report.state for report in watch(on, jobs[1:], has_ended).values()} == {"CANCELLED"}
     assert on.poll(jobs[:1], since=lost.created_at)[jobs[0]].phase is Phase.PENDING, "the other waiting task stays"
@@ -176,7 +176,7 @@ def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
     watch(on, jobs, has_ended)
     deadline = time.monotonic() + 120
     forgetful = scheduler(slurm)
-    # As after MinJobAge, for which this does not wait: the queue has forgotten it.
+    # The queue has forgotten it, as after MinJobAge (the test does not wait that long).
     forgetful._squeue = lambda *_: ""  # type: ignore[method-assign]  # the one method that asks squeue
     while (found := forgetful.find(lost)) is None:
         assert time.monotonic() < deadline
@@ -185,7 +185,7 @@ def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
 
 
 def test_kill_minus_9_between_sbatch_and_recording_loses_no_job(slurm: SlurmUnderTest, run_dir: Path) -> None:
-    """A wrapper of sbatch kills who called it as soon as Slurm has taken the job."""
+    """A wrapper of sbatch kills its caller as soon as Slurm has taken the job."""
     real = slurm.run("sh", "-c", "command -v sbatch")
     wrapper = run_dir / "bin" / "sbatch"
     wrapper.parent.mkdir()
@@ -224,7 +224,7 @@ def test_a_cancelled_job_ends_and_cancelling_it_again_is_no_error(slurm: SlurmUn
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "message"),
     [
         (
             replace(SITE, partition="a; touch HACKED"),
@@ -238,17 +238,17 @@ def test_a_cancelled_job_ends_and_cancelling_it_again_is_no_error(slurm: SlurmUn
         ),
     ],
 )
-def test_a_refused_submission_gives_slurms_words(
-    slurm: SlurmUnderTest, run_dir: Path, spec: SlurmSpec, words: str
+def test_a_refused_submission_gives_slurms_message(
+    slurm: SlurmUnderTest, run_dir: Path, spec: SlurmSpec, message: str
 ) -> None:
-    with pytest.raises(SubmissionRejectedError, match=f".*{words}") as caught:
+    with pytest.raises(SubmissionRejectedError, match=f".*{message}") as caught:
         scheduler(slurm, spec).submit(submission(run_dir, "refused"))
     assert not caught.value.is_transient
     assert not list(run_dir.rglob("HACKED"))
 
 
 def test_a_job_that_slurm_records_while_refusing_it_counts_as_rejected(slurm: SlurmUnderTest, run_dir: Path) -> None:
-    """More GPUs than a node has: sbatch fails, and yet there is a job of that name."""
+    """It asks for more GPUs than a node has: sbatch fails, and yet Slurm has a job of that name."""
     on = scheduler(slurm)
     refused = submission(run_dir, "too-many-gpus", gpus_per_node=99)
     with pytest.raises(SubmissionRejectedError, match="Requested node configuration is not available"):
@@ -265,7 +265,7 @@ def test_a_submit_limit_is_a_refusal_that_passes(slurm: SlurmUnderTest, run_dir:
     on, deadline = scheduler(slurm, replace(SITE, qos="low")), time.monotonic() + 60
 
     def submit_until_limited() -> None:
-        while time.monotonic() < deadline:  # the controller hears of the limit a moment later
+        while time.monotonic() < deadline:  # the limit reaches the controller a moment later
             limited = submission(run_dir, "limited", tasks=3)
             on.cancel(dict.fromkeys(on.submit(limited), limited.name))
             time.sleep(0.5)
@@ -283,9 +283,9 @@ def test_a_job_past_its_time_is_a_timeout(slurm: SlurmUnderTest, run_dir: Path) 
     jobs = on.submit(submission(run_dir, "late"))
     (report,) = watch(on, jobs, is_running).values()
     assert report.ended_at is None
-    # Ended before its step is there, it would say FAILED: srun finds its job over.
+    # A job that ends before its step begins is FAILED: srun finds its job over.
     wait_for(lambda: f"{jobs[0]}.0" in slurm.run("squeue", "-h", "-s", "-j", jobs[0]), 60, "its step runs")
-    # Its end is set to be soon instead of in five minutes, not now: Slurm refuses one that is past when it hears of it.
+    # Its end is set a few seconds ahead: Slurm refuses one that is past when the update arrives.
     soon = datetime.now() + timedelta(seconds=15)
     slurm.run("scontrol", "update", f"jobid={jobs[0]}", f"EndTime={soon.isoformat(timespec='seconds')}")
     (report,) = watch(on, jobs, has_ended, timeout_s=120).values()

@@ -1,4 +1,4 @@
-"""What a real Slurm allows: its limits are read as it enforces them, and nodes out of service are seen."""
+"""Limits of a real Slurm are read as Slurm enforces them, and nodes out of service are noticed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def eventually(what: Callable[[], object], expected: object, timeout_s: float = 
 
 @pytest.fixture
 def qos(slurm: SlurmUnderTest) -> Iterator[Callable[[Mapping[str, str]], str]]:
-    """A QOS of the test's own, with the limits that it asks for."""
+    """A QOS of the test's own, with the given limits."""
     slurm.run("sacctmgr", "-i", "add", "qos", QOS)
     slurm.run("sacctmgr", "-i", "modify", "user", "root", "set", f"qos+={QOS}")
 
@@ -79,17 +79,19 @@ def test_exactly_as_many_tasks_are_free_as_slurm_takes(
     slurm.run("scancel", other)
 
 
-def test_walltimes_and_maintenance(slurm: SlurmUnderTest, qos: Callable[[Mapping[str, str]], str]) -> None:
+def test_walltime_limits_and_maintenance_are_read(
+    slurm: SlurmUnderTest, qos: Callable[[Mapping[str, str]], str]
+) -> None:
     name = qos({"MaxWall": "45"})
     eventually(lambda: scheduler(slurm, SlurmSpec(qos=name)).site().max_walltime_min, 45)
     begins = int(time.time()) + 86_400
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begins))
-    words = [f"starttime={text}", "duration=60", "users=root"]
+    arguments = [f"starttime={text}", "duration=60", "users=root"]
     some = ["reservation=sitetest", "flags=maint,ignore_jobs", f"nodes={slurm.nodes[0]}"]
-    slurm.run("scontrol", "create", *some, *words)
+    slurm.run("scontrol", "create", *some, *arguments)
     try:
         assert scheduler(slurm).site().maintenance_at is None
-        slurm.run("scontrol", "create", "reservation=sitetest2", "flags=maint,ignore_jobs", "nodes=ALL", *words)
+        slurm.run("scontrol", "create", "reservation=sitetest2", "flags=maint,ignore_jobs", "nodes=ALL", *arguments)
         try:
             assert scheduler(slurm).site().maintenance_at == begins
         finally:
@@ -98,9 +100,9 @@ def test_walltimes_and_maintenance(slurm: SlurmUnderTest, qos: Callable[[Mapping
         slurm.run("scontrol", "delete", "reservation=sitetest")
 
 
-def test_a_node_that_an_administrator_drains_is_unhealthy_with_his_reason(slurm: SlurmUnderTest) -> None:
+def test_a_node_that_an_administrator_drains_is_unhealthy_with_the_reason(slurm: SlurmUnderTest) -> None:
     on, node = scheduler(slurm), slurm.nodes[-1]
-    eventually(lambda: on.unhealthy(slurm.nodes), {})  # after what other tests did to nodes
+    eventually(lambda: on.unhealthy(slurm.nodes), {})  # other tests may have disturbed the nodes
     slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=GPU 3 | Xid 79")
     try:
         assert on.unhealthy([*slurm.nodes, "unknown"]).keys() == {node}
@@ -125,7 +127,7 @@ def test_a_job_above_its_qos_walltime_is_hopeless_and_one_that_is_held_is_not(
 
 
 def test_a_controller_that_never_answered_is_one_clear_error(slurm: SlurmUnderTest) -> None:
-    """With a configuration that leads nowhere, rather than by stopping the one that others use."""
+    """The configuration names no controller, so the one that other tests use need not stop."""
     elsewhere = slurm.dir / "etc" / "elsewhere.conf"
     elsewhere.write_text("ClusterName=elsewhere\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\n")
     commands = SlurmCommands({**slurm.env, "SLURM_CONF": str(elsewhere)}, timeout_s=3, attempts=1)

@@ -1,1 +1,1 @@
-"""Stand-ins for the trainer, started by path, and what the tests that start them share."""
+"""Programs that replace the trainer, started by path, and helpers of the tests that start them."""

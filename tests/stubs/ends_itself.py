@@ -1,7 +1,7 @@
-"""Ranks and their ends: ``--fates 9,0`` sends signal 9 to rank 0 and lets rank 1 wait.
+"""A trainer whose ranks end as they are told: ``--fates 9,0`` sends signal 9 to rank 0 and lets rank 1 wait.
 
--1 is an error of its own, once every rank that a signal ends is gone: torchrun would end it before its time.
-``--words`` is what rank 0 prints before, as standard error.
+-1 exits with code 1 once every rank with a signal is gone; else torchrun would end the others too early.
+Rank 0 first prints the text after ``--words`` to standard error.
 """
 
 from __future__ import annotations

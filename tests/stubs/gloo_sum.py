@@ -1,4 +1,4 @@
-"""The least that torch.distributed does: every rank joins over gloo, adds up, and says so; then sleeps if told to."""
+"""A minimal torch.distributed program: ranks join over gloo, write a sum, and then sleep for STUB_SLEEP_S seconds."""
 
 from __future__ import annotations
 

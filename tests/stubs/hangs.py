@@ -1,4 +1,4 @@
-"""A trainer that never ends, with a deaf child in a session of its own; it writes ``ready-NODE`` once both run."""
+"""A trainer that never ends, with a deaf child in a session of its own; ``ready-PID`` shows that both run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if arguments.deaf:
         signal.signal(number, signal.SIG_IGN)
 if not arguments.child:
     child = [sys.executable, __file__, "--deaf", "--child", "--out", str(arguments.out)]
-    # Like one that was started by something careless: no group and no pipe leads to it, nor its environment.
+    # Hard to find: it shares no process group, no pipe and no environment with its parent.
     subprocess.Popen(child, start_new_session=True, env={"PATH": os.environ["PATH"]})
 else:
     (arguments.out / f"ready-{os.getpid()}").touch()

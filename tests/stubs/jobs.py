@@ -24,7 +24,7 @@ def key(attempt: int = 1, *, cell_id: str = CELL) -> AttemptKey:
 
 
 def stub_launch(name: str, *arguments: str, runner: Runner = Runner.DIRECT) -> LaunchSpec:
-    """How a stub is started: by its path, since a job sees the snapshot and not the tests."""
+    """The launch of a stub by its path, since a job sees the snapshot and not the tests."""
     return LaunchSpec(runner=runner, entry=(str(STUBS / f"{name}.py"), *arguments), stop_grace_s=3.0)
 
 
@@ -69,7 +69,7 @@ def altered(made: Submission, **changes: object) -> Submission:
 
 
 def processes_under(folder: Path) -> list[psutil.Process]:
-    """Living processes that have anything to do with a folder: it is in their command line or their environment."""
+    """Living processes with the folder in their command line or their environment."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,10 +1,9 @@
 """A trainer without torch: reads cell.json, pretends to train, writes the records that the real one writes.
 
-What it does is chosen by STUB_MODE (set through the cluster's launch.environment); only node 0 writes. STUB_PLAN, a
-JSON object, gives cells modes of their own by sequence length: ``{"64": "hang", "96": "hang@1"}``, the latter for their
-first attempt only. STUB_TALLY names a file that gets one line for every measurement: what ran twice is in it twice.
-STUB_GATE names a file that is waited for before anything is made, so that a test can do first what must come before;
-with STUB_GATED only cells of that sequence length wait.
+STUB_MODE (set through the cluster's launch.environment) chooses what it does; only node 0 writes. STUB_PLAN, a JSON
+object, sets modes by sequence length: ``{"64": "hang", "96": "hang@1"}``, where ``@1`` means the first attempt only.
+STUB_TALLY names a file that gets one line for every measurement, so a repeat that ran twice is in it twice. STUB_GATE
+names a file that the stub waits for before it does anything; with STUB_GATED only cells of that sequence length wait.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from sweep.core.records.result import Result
 from sweep.core.records.step import Step
 
 STEPS_OF = {"slow": 600, "ten_steps": 10}
-"""Modes that make steps of a second each, and say so."""
+"""Modes that make this many steps of a second each, and report them."""
 LATE_FILE = ".late-result"
-"""Where mode ``late`` leaves its result, for a test to let it appear under its own name later."""
+"""File to which mode ``late`` writes its result, until a test renames it."""
 
 
 def main() -> int:

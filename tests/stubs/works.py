@@ -1,4 +1,4 @@
-"""A trainer that notes what it was given, waits a while if told to, and ends with the exit code it is told."""
+"""A trainer that writes down its arguments and environment, sleeps, and ends with the exit code it was given."""
 
 from __future__ import annotations
 
