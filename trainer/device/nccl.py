@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainer.process.ranks import has_agent
+from trainer.torch_private.training import backends_of_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping
@@ -59,10 +60,4 @@ def error(backends: Iterable[Any]) -> str:
 
 def backends() -> list[Any]:
     """The NCCL backends of all process groups of this rank."""
-    import torch
-    from torch.distributed import distributed_c10d
-
-    groups: Any = distributed_c10d._world
-    # A copy: other threads make groups meanwhile.
-    found = [group._get_backend(torch.device("cuda")) for group in tuple(groups.pg_map)]
-    return [backend for backend in found if hasattr(backend, "get_error")]
+    return [backend for backend in backends_of_groups("cuda") if hasattr(backend, "get_error")]

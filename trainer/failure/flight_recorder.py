@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sweep.core.records.layout import FLIGHT_PREFIX
 from sweep.files import write_atomically
@@ -51,9 +51,6 @@ def dump(folder: Path, rank: int) -> Path | None:
 def _trace() -> bytes | None:
     import torch.distributed
 
-    if not torch.distributed.is_initialized():
-        return None
-    core: Any = torch._C._distributed_c10d
-    name = "_dump_nccl_trace" if torch.distributed.get_backend() == "nccl" else "_dump_fr_trace"
-    ask = getattr(core, name, None)
-    return None if ask is None else bytes(ask())
+    from trainer.torch_private.training import recorded_collectives
+
+    return recorded_collectives() if torch.distributed.is_initialized() else None

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
 
 from trainer.data.counter_rng import key_of, normal
+from trainer.torch_private.training import WRAPPERS, StridedShard
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STD = 0.02
 _ONES = re.compile(r"(^|\.)(attention_norm|ffn_norm|norm)\.weight$")
 _INTO_RESIDUAL = re.compile(r"\.(wo|w_down)\.weight$")
-_WRAPPERS = re.compile(r"(^|\.)(_checkpoint_wrapped_module|_orig_mod|module)(?=\.)")
+_WRAPPERS = re.compile(rf"(^|\.)({'|'.join(WRAPPERS)})(?=\.)")
 # Elements drawn at a time: the int64 temporaries stay in a CPU's cache, or far below a GPU's memory.
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 24}
 
@@ -71,8 +71,8 @@ def _local_part(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]
     # FSDP cuts what tensor parallelism left. Where both cut one dimension, FSDP's mesh dimension comes first in the
     # mesh yet its cut is the second, which torch calls a strided shard.
     cuts = zip(parameter.placements, coordinate, parameter.device_mesh.shape, strict=True)
-    for placement, rank, degree in sorted(cuts, key=lambda cut: isinstance(cut[0], _StridedShard)):
-        if isinstance(placement, Shard | _StridedShard):
+    for placement, rank, degree in sorted(cuts, key=lambda cut: isinstance(cut[0], StridedShard)):
+        if isinstance(placement, Shard | StridedShard):
             first, last = _chunk(size[placement.dim], degree, rank)
             offset[placement.dim] += first
             size[placement.dim] = last - first

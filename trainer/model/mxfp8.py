@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 from torch.distributed.tensor.experimental import local_map
 
 from trainer.model.decoder import Linear
+from trainer.torch_private.training import mxfp8_product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 MODULE = "torchao.prototype.moe_training.mxfp8_linear"
 """Where torchao has it; from version 0.18 on."""
-KERNELS = "torchao.prototype.mx_formats.kernels"
 
 
 class MXFP8Linear(Linear):
@@ -59,12 +59,6 @@ def _on_parts(product: Product, x: DTensor, weight: DTensor) -> torch.Tensor:
     return cast("torch.Tensor", local(x, weight))
 
 
-def has_kernels() -> bool:
-    """Whether torchao has its own kernels for this torch; without them the first backward pass on a GPU would fail."""
-    # Told by a private name: where a later version has none, the run finds out.
-    return bool(getattr(importlib.import_module(KERNELS), "_mxfp8_cuda_kernels_available", True))
-
-
 def convert(model: Llama, *, is_emulated: bool) -> None:
     """Replace the projections of all blocks by ones that multiply in MXFP8; they keep their parameters.
 
@@ -86,7 +80,7 @@ def _product(*, is_emulated: bool) -> Product:
     ao: Any = importlib.import_module(MODULE)
     kernels = ao.KernelPreference.EMULATED if is_emulated else ao.KernelPreference.AUTO
     made = functools.partial(
-        ao._to_mxfp8_then_scaled_mm,
+        mxfp8_product(),
         kernel_preference=kernels,
         scale_calculation_mode=ao.ScaleCalculationMode.RCEIL,
     )

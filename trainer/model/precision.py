@@ -16,6 +16,7 @@ from sweep.core.cells.cell import Precision
 from sweep.core.cells.formats import lacking
 from trainer.model import mxfp8
 from trainer.process.refusal import Refusal
+from trainer.torch_private.training import amp_update_scale_, foreach_mul_, has_mxfp8_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +55,7 @@ def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
             f"precision={cell.precision} needs {needed}, which is not installed here. Install the extra `float8` with "
             "a recent torchao, or choose another precision."
         )
-    if cell.precision is Precision.MXFP8 and not mxfp8.has_kernels():
+    if cell.precision is Precision.MXFP8 and not has_mxfp8_kernels():
         raise Refusal(
             f"precision=mxfp8 needs torchao's kernels, which are for CUDA 12.8 or newer; torch here is "
             f"{torch.__version__}. Install a torch for it, or choose another precision."
@@ -154,7 +155,7 @@ class LossScale:
     def unscale(self, gradients: list[torch.Tensor]) -> None:
         """Divide the gradients, in place."""
         if gradients:
-            torch._foreach_mul_(gradients, self.scale.reciprocal())
+            foreach_mul_(gradients, self.scale.reciprocal())
 
     def step(self, optimizer: torch.optim.Optimizer, norm: torch.Tensor) -> None:
         """Update the parameters unless the global norm, and so some gradient on some rank, is not finite."""
@@ -163,7 +164,7 @@ class LossScale:
         optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # not declared by torch
         optimizer.step()
         self._n_skipped += found_inf
-        torch._amp_update_scale_(self.scale, self._growth_tracker, found_inf, self.GROWTH, self.BACKOFF, self.INTERVAL)
+        amp_update_scale_(self.scale, self._growth_tracker, found_inf, self.GROWTH, self.BACKOFF, self.INTERVAL)
 
     def readings(self) -> dict[str, float]:
         """What is worth keeping; waits for the device."""

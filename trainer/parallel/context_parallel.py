@@ -13,20 +13,16 @@ from typing import TYPE_CHECKING, cast
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed import _functional_collectives as collectives
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.model.decoder import CausalAttention
+from trainer.torch_private.training import all_gather_with_gradient, ring_attention_style
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from trainer.model.decoder import Llama
-
-
-# Under its name of torch 2.13, and that of earlier versions.
-_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
 
 
 # What the ring's kernels take on every GPU that has them, backward pass included: flash attention needs sm80 and knows
@@ -102,7 +98,7 @@ class GatheredAttention(nn.Module):
     def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
         """Weighted values of the positions held here."""
         # One collective for both, whose gradient is reduced and scattered back in one as well.
-        kv_2BKTE = _gather(torch.stack((k_BKSE, v_BKSE)), gather_dim=3, group=self.group)
+        kv_2BKTE = all_gather_with_gradient(torch.stack((k_BKSE, v_BKSE)), gather_dim=3, group=self.group)
         if self.repeats_heads:
             kv_2BKTE = kv_2BKTE.repeat_interleave(q_BHSE.shape[1] // k_BKSE.shape[1], dim=2)
         k_BKTE, v_BKTE = kv_2BKTE.unbind()
@@ -157,17 +153,8 @@ def _apply_gathered(model: Llama, mesh: DeviceMesh, device: torch.device, *, rep
 
 
 def _apply_ring(model: Llama, mesh: DeviceMesh, rotate: str) -> None:
-    """Torch's ring attention (experimental in 2.13), balanced in the same way. Not yet run on a GPU."""
-    from torch.distributed.tensor.experimental._context_parallel import _attention as ring
-    from torch.distributed.tensor.experimental._context_parallel._load_balancer import _HeadTailLoadBalancer
-
-    # Left alone, torch gathers all keys and values at once.
-    ring.set_rotate_method(rotate)
-    # Sharding anything tells torch that modules are wrapped and sequences balanced; there is no other switch.
-    balancer = _HeadTailLoadBalancer(model.seq_len, mesh.size(), mesh.device_type)
-    ring._context_parallel_shard(mesh, [torch.arange(model.seq_len, device=mesh.device_type)], [0], balancer)
-    ring._enable_context_parallel_dispatcher()
-    style = ring._ContextParallel(seq_dim=2, attention_type=ring._ContextParallel.AttentionType.SDPA)
+    """Use torch's ring attention (experimental in 2.13), balanced in the same way. Not yet run on a GPU."""
+    style = ring_attention_style(mesh, model.seq_len, rotate)
     for block in model.blocks.values():
         whole = cast("CausalAttention", block.get_submodule("attention.inner"))
         block.set_submodule("attention.inner", RingAttention(is_grouped=whole.is_grouped))

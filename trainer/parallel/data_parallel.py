@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, cast
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.model.precision import COMPUTE_DTYPE
 from trainer.parallel.gloo_reduce_scatter import exchange_gradients
+from trainer.torch_private.training import replicate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch.distributed.device_mesh import init_device_mesh
 
+from trainer.torch_private.training import flattened_group, unflattened
+
 if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
@@ -98,14 +100,14 @@ def _cut_cp(shard: DeviceMesh | None, dp_shard_degree: int, cp_degree: int) -> D
         return None
     if dp_shard_degree == 1:
         return shard
-    return shard._unflatten(0, (dp_shard_degree, cp_degree), ("dp_shard", "cp"))["cp"]
+    return unflattened(shard, (dp_shard_degree, cp_degree), ("dp_shard", "cp"))["cp"]
 
 
 def _group_of(mesh: DeviceMesh | None) -> dist.ProcessGroup | None:
     """One group of all ranks of a mesh."""
     if mesh is None:
         return None
-    return mesh.get_group() if mesh.ndim == 1 else mesh._flatten("model_group").get_group()
+    return mesh.get_group() if mesh.ndim == 1 else flattened_group(mesh, "model_group")
 
 
 def data_rank(layout: Parallelism, rank: int) -> int:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from sweep.core.cells.cell import Checkpointing
 from trainer.model.checkpointing import checkpoint_blocks
-from trainer.model.compilation import compile_blocks, overlap_tensor_parallel
+from trainer.model.compilation import compile_blocks
 from trainer.model.decoder import Llama, build_on_meta
 from trainer.model.init import materialize
 from trainer.model.loss import piece_on
@@ -25,6 +25,7 @@ from trainer.parallel.context_parallel import apply_context_parallel, capability
 from trainer.parallel.data_parallel import micro_batch_scope, shard_or_replicate, with_ddp
 from trainer.parallel.micro_batches import GradientAccumulation, Pipelined, SequenceShard, ShareOfLoss
 from trainer.parallel.tensor_parallel import apply_tensor_parallel
+from trainer.torch_private.training import enable_async_tp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,7 +163,7 @@ def _apply(
     if mesh is not None and mesh.tp is not None:
         apply_tensor_parallel(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
         if layout.async_tp:
-            overlap_tensor_parallel(mesh.tp)
+            enable_async_tp(mesh.tp)
     context, dtype = None, COMPUTE_DTYPE[cell.precision]
     for block in model.blocks.values():
         whole = cast("CausalAttention", block.get_submodule("attention.inner"))

@@ -11,32 +11,19 @@ What an operation keeps for its backward pass depends on the device. Compared by
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from trainer.torch_private.preflight import fused_rms_norm, fused_rms_norm_backward, fused_rms_norm_on_cpu
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-# torch does not annotate them.
-_aten: Any = torch.ops.aten
-_library: Any = torch.library
+    import contextlib
 
 
-@contextlib.contextmanager
-def norms_as_on_cuda() -> Iterator[None]:
+def norms_as_on_cuda() -> contextlib.AbstractContextManager[None]:
     """Within, CPU tensors (fake ones, whose values do not matter) take CUDA's way through ``rms_norm``."""
-    if not hasattr(_aten, "_fused_rms_norm_backward"):
-        # Such a torch has the kernel on no device.
-        yield
-        return
-    library = _library.Library("aten", "IMPL")
-    library.impl("_fused_rms_norm", _fused, "AutogradCPU")
-    try:
-        yield
-    finally:
-        library._destroy()
+    return fused_rms_norm_on_cpu(_fused)
 
 
 def _fused(
@@ -53,8 +40,7 @@ class _FusedRMSNorm(torch.autograd.Function):
     def forward(
         context: Any, x: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor, eps: float | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch._C._AutoDispatchBelowAutograd():
-            out, rstd = _aten._fused_rms_norm.default(x, normalized_shape, weight, eps)
+        out, rstd = fused_rms_norm(x, normalized_shape, weight, eps)
         context.save_for_backward(x, weight, rstd)
         context.normalized_shape = normalized_shape
         context.mark_non_differentiable(rstd)
@@ -66,7 +52,5 @@ class _FusedRMSNorm(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, None, torch.Tensor | None, None]:
         x, weight, rstd = context.saved_tensors
         wanted = [context.needs_input_grad[0], context.needs_input_grad[2]]
-        for_x, for_weight = _aten._fused_rms_norm_backward.default(
-            gradient, x, context.normalized_shape, rstd, weight, wanted
-        )
+        for_x, for_weight = fused_rms_norm_backward(gradient, x, context.normalized_shape, rstd, weight, wanted)
         return for_x, None, for_weight, None

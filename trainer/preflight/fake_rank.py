@@ -11,17 +11,10 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining._utils import InferenceMode
-from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import _disable_current_modes
 
 from sweep.core.cells.cell import Precision, cell_id
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight
@@ -31,6 +24,7 @@ from trainer.parallel.parallelize import parallelize
 from trainer.preflight.cuda_norms import norms_as_on_cuda
 from trainer.preflight.memory import MemoryTracker
 from trainer.preflight.traffic import GroupNames, TrafficCounter
+from trainer.torch_private import preflight as private
 from trainer.training.optimizer import ShardedAdamW
 
 if TYPE_CHECKING:
@@ -39,6 +33,8 @@ if TYPE_CHECKING:
     from sweep.core.cells.cell import Cell
     from trainer.model.decoder import Llama
     from trainer.parallel.parallelize import Parallelized
+
+    Scope = contextlib.AbstractContextManager[object]
 
 # What CUDA's caching allocator rounds to (c10/cuda/CUDACachingAllocator, kMinBlockSize).
 _CUDA_GRANULARITY = 512
@@ -61,7 +57,7 @@ def examine(cell: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
     found = Preflight(cell_id=cell_id(cell), rank=rank, world_size=world_size)
     runnable, left_out = _without_compile(cell)
     try:
-        with _fake_process_group(rank, world_size):
+        with private.fake_process_group(rank, world_size) if world_size > 1 else contextlib.nullcontext():
             found = _run(found, runnable, is_cuda=is_cuda)
     except Exception as error:
         problem = " ".join(f"{type(error).__name__}: {full_message(error)}".split())
@@ -113,18 +109,6 @@ def _of_attention(cell: Cell) -> Iterator[str]:
         )
 
 
-@contextlib.contextmanager
-def _fake_process_group(rank: int, world_size: int) -> Iterator[None]:
-    if world_size == 1:
-        yield
-        return
-    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 class _WithoutMemory:
     """Gives stages fake memory; from the last of them on, everything is fake.
 
@@ -132,7 +116,7 @@ class _WithoutMemory:
     laid out before, on the meta device.
     """
 
-    def __init__(self, mode: FakeTensorMode, stack: contextlib.ExitStack, n_stages: int) -> None:
+    def __init__(self, mode: Scope, stack: contextlib.ExitStack, n_stages: int) -> None:
         self._mode = mode
         self._stack = stack
         self._n_left = n_stages
@@ -154,16 +138,17 @@ def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
     tracker = MemoryTracker(granularity=_CUDA_GRANULARITY if is_cuda else 1)
     counter = TrafficCounter(lambda buffers: tracker.mark(buffers, "communication", only=("activations", "temporary")))
     with contextlib.ExitStack() as stack:
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode = private.fake_tensors()
         memory = _WithoutMemory(mode, stack, layout.virtual_stages if layout.pp > 1 else 1)
         model = parallelize(cell, mesh, _CPU, materialize=memory)
         for stage in model.stages:
             if isinstance(stage, DistributedDataParallel):
-                _fake_reduction(stage)
+                private.fake_ddp_reduction(stage)
         if is_cuda:
             stack.enter_context(norms_as_on_cuda())
-        stack.enter_context(_agreed_pipeline())
-        stack.enter_context(_uncounted_shapes())
+        if layout.pp > 1:
+            stack.enter_context(private.pipeline_without_peers())
+        stack.enter_context(private.untracked_shape_inference())
         stack.enter_context(tracker)
         stack.enter_context(counter)
         state = run_steps(cell, model, tracker, counter)
@@ -179,78 +164,6 @@ def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
         collectives=() if names is None else counter.traffic(names),
         stages=tuple(map(str, model.split)),
     )
-
-
-class _Reducer:
-    """DDP's reducer without its second look at the order of gradients, which reads values that a fake has not."""
-
-    def __init__(self, reducer: Any) -> None:
-        self._reducer = reducer
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the reducer's own."""
-        return getattr(self._reducer, name)
-
-    def _rebuild_buckets(self) -> bool:
-        return False
-
-
-def _fake_reduction(module: DistributedDataParallel) -> None:
-    """Let DDP reduce buckets without what needs values: the work of a fake group has no result to wait for."""
-
-    def reduce(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        dist.all_reduce(bucket.buffer(), group=group)
-        reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        reduced.set_result(bucket.buffer())
-        return reduced
-
-    # DDP compares annotations with the classes themselves, not with their names.
-    reduce.__annotations__ = {"bucket": cast("Any", dist).GradBucket, "return": torch.futures.Future[torch.Tensor]}
-    module.register_comm_hook(module.process_group, reduce)
-    module.reducer = cast("Any", _Reducer(module.reducer))
-
-
-@contextlib.contextmanager
-def _agreed_pipeline() -> Iterator[None]:
-    """Ranks of a pipeline agree whether shapes are stated; a fake peer does not answer, so one's own word counts.
-
-    They agree before the first step only, so that it is no traffic of a step either.
-    """
-
-    def vote(stage: Any, *_: Any, **_named: Any) -> torch.Tensor:
-        is_open = InferenceMode.needs_dynamic(stage._user_meta, True)
-        # A literal, whose value even a fake tensor knows.
-        return torch.tensor(0) if is_open else torch.tensor(1)
-
-    with (
-        _replaced(PipelineStage, "_warmup_forward_vote", vote),
-        _replaced(PipelineStage, "_warmup_backward_result", vote),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _uncounted_shapes() -> Iterator[None]:
-    """DTensor finds a result's shape by running the operation on fake tensors of the whole: no memory of a step."""
-    name = "_propagate_tensor_meta_non_cached"
-    original = getattr(ShardingPropagator, name)
-
-    def propagate(propagator: Any, schema: Any) -> Any:
-        with _disable_current_modes():
-            return original(propagator, schema)
-
-    with _replaced(ShardingPropagator, name, propagate):
-        yield
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def run_steps(

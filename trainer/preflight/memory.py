@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from trainer.torch_private.preflight import (
+    TorchDispatchMode,
+    is_in_backward,
+    local_tensor,
+    observe_resizes,
+    storage_address,
+    tree_leaves,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
 # The kind of what is made while no kind is named: it depends on whether autograd is going backwards.
@@ -43,16 +50,16 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         self._events: list[tuple[int, int]] = []
         self._next = itertools.count()
         self._kind: str | None = None
-        self._resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Self:
-        self._follow_resizing()
+        # FSDP frees and refills its all-gathered parameters by resizing their storage, which is no tensor operation.
+        self._end_resizes = observe_resizes(self._resized)
         return cast("Self", super().__enter__())  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]  # given back
+        self._end_resizes()
         super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def __torch_dispatch__(
@@ -124,16 +131,16 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     def _note(self, tensor: torch.Tensor) -> int | None:
         if isinstance(tensor, DTensor):
-            tensor = tensor._local_tensor
+            tensor = local_tensor(tensor)
         if tensor.device.type == "meta":
             return None
         storage = tensor.untyped_storage()
-        address = storage._cdata
+        address = storage_address(storage)
         number = self._numbers.get(address)
         if number is None:
             number = next(self._next)
             self._numbers[address] = number
-            self._kinds[number] = self._kind or (_BACKWARD if torch._C._current_graph_task_id() != -1 else _FORWARD)
+            self._kinds[number] = self._kind or (_BACKWARD if is_in_backward() else _FORWARD)
             self._sizes[number] = 0
             weakref.finalize(storage, self._ended, address, number)
         self._sized(number, storage.nbytes())
@@ -151,15 +158,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             self._events.append((number, -self._sizes[number]))
             self._sizes[number] = 0
 
-    def _follow_resizing(self) -> None:
-        """FSDP frees and refills what it gathers by resizing its storage, which is no operation of a tensor."""
-
-        def resize(storage: torch.UntypedStorage, size: int) -> Any:
-            result = self._resize(storage, size)
-            number = self._numbers.get(storage._cdata)
-            if number is not None:
-                self._kinds[number] = "gathered_parameters"
-                self._sized(number, storage.nbytes())
-            return result
-
-        torch.UntypedStorage.resize_ = cast("Callable[..., Any]", resize)  # type: ignore[method-assign]  # there is no hook
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        number = self._numbers.get(storage_address(storage))
+        if number is not None:
+            self._kinds[number] = "gathered_parameters"
+            self._sized(number, storage.nbytes())

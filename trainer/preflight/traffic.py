@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from sweep.core.records.preflight_record import Traffic
+from trainer.torch_private.preflight import (
+    COLLECTIVES,
+    IN_PLACE_COLLECTIVES,
+    TorchDispatchMode,
+    group_of_collective,
+    operation_name,
+    tree_leaves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trainer.parallel.mesh import Mesh
 
-_NAMESPACES = ("c10d", "_c10d_functional", "_dtensor")
 # Names that torch's operations begin with, and what they are called here; what is in none of them is no traffic.
 _OPS = (
     ("allgather", "all_gather"),
@@ -36,7 +40,6 @@ _OPS = (
     ("isend", "send"),
     ("irecv", "recv"),
 )
-_IN_PLACE = "c10d"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +99,7 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        if func.namespace in _NAMESPACES and (op := _op_of(func)) is not None:
+        if func.namespace in COLLECTIVES and (op := _op_of(func)) is not None:
             self._count(op, func.namespace, (*args, *(kwargs or {}).values()), result)
         return result
 
@@ -110,30 +113,17 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         return tuple(sorted(made, key=lambda item: (-item.bytes, item.op, item.group)))
 
     def _count(self, op: str, namespace: str, args: Sequence[Any], result: Any) -> None:
-        ranks = _ranks(_group_in(args))
+        ranks = _ranks(group_of_collective(args))
         n_bytes = max(map(_n_bytes, (*args, result)), default=0)
         count, before = self._found.get((op, ranks), (0, 0))
         self._found[op, ranks] = (count + 1, before + n_bytes)
-        if namespace == _IN_PLACE and op not in ("send", "recv"):
+        if namespace == IN_PLACE_COLLECTIVES and op not in ("send", "recv"):
             self._on_buffers(_tensors(args))
 
 
 def _op_of(func: Any) -> str | None:
-    name = func._schema.name.partition("::")[2].lstrip("_")
+    name = operation_name(func).lstrip("_")
     return next((op for start, op in _OPS if name.startswith(start)), None)
-
-
-def _group_in(args: Sequence[Any]) -> dist.ProcessGroup:
-    for arg in args:
-        if isinstance(arg, dist.ProcessGroup):
-            return arg
-        if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()):
-            return dist.ProcessGroup.unbox(arg)
-    # Functional collectives name their group last; a reduction's name stands before it.
-    for arg in reversed(args):
-        if isinstance(arg, str):
-            return cast("dist.ProcessGroup", cast("Any", distributed_c10d)._resolve_process_group(arg))
-    raise TypeError("a collective without a group")
 
 
 def _ranks(group: dist.ProcessGroup) -> tuple[int, ...]:

@@ -22,9 +22,10 @@ from trainer.device import devices, versions
 from trainer.device.cpu_affinity import bind
 from trainer.failure.error_report import RankProgress
 from trainer.failure.hang_watcher import HangWatcher
-from trainer.model import compilation, precision
+from trainer.model import precision
 from trainer.parallel.mesh import build_mesh, data_rank, sizes
 from trainer.parallel.parallelize import parallelize
+from trainer.torch_private.training import precision_casts_are_kept
 from trainer.training import console, records
 from trainer.training.loop import Trainee, train
 from trainer.training.monitor import DeviceMonitor
@@ -125,7 +126,7 @@ def _run_facts(
             "binding_by_rank": records.bindings(facts),
             "loss_scale": None if model.loss_scale is None else model.loss_scale.readings(),
             "context_parallel": model.context,
-            "emulate_precision_casts": cell.compile and compilation.casts_are_kept(),
+            "emulate_precision_casts": cell.compile and precision_casts_are_kept(),
             "pipeline_split": [str(stage) for stage in model.split],
         },
     )

@@ -123,7 +123,7 @@ def test_values_are_rounded_in_all_three_products() -> None:
 def test_a_gpu_that_has_it_is_let_through_and_one_that_has_not_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mxfp8, "has_kernels", lambda: True)
+    monkeypatch.setattr("trainer.model.precision.has_mxfp8_kernels", lambda: True)
     check(mx(), [B200])
     with pytest.raises(Refusal, match=r"needs compute capability 10\.0 or more; NVIDIA H100 80GB HBM3 has 9\.0"):
         check(mx(), [B200, H100])
@@ -132,7 +132,7 @@ def test_a_gpu_that_has_it_is_let_through_and_one_that_has_not_is_refused_by_nam
 def test_a_torch_for_which_torchao_has_no_kernels_is_refused_and_not_found_out_in_the_backward_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kernels = pytest.importorskip(mxfp8.KERNELS)
+    kernels = pytest.importorskip("torchao.prototype.mx_formats.kernels")
     assert kernels._mxfp8_cuda_kernels_available in (True, False)
     monkeypatch.setattr(kernels, "_mxfp8_cuda_kernels_available", False)
     with pytest.raises(Refusal, match=f"mxfp8 needs torchao's kernels.*; torch here is {re.escape(torch.__version__)}"):

@@ -20,11 +20,11 @@ from tests.trainer.cells import cell
 from tests.trainer.models import EVEN
 from tests.trainer.parity import Shown, run_layouts
 from tests.trainer.preflights import examine
-from trainer.model.compilation import casts_are_kept
 from trainer.model.decoder import build_on_meta
 from trainer.model.precision import LossScale, check, convert, keeps_casts
 from trainer.parallel.parallelize import parallelize
 from trainer.process.refusal import Refusal
+from trainer.torch_private.training import precision_casts_are_kept
 from trainer.training.optimizer import ShardedAdamW
 
 CPU = torch.device("cpu")
@@ -219,7 +219,7 @@ def test_compiled_blocks_round_where_the_code_does_where_a_row_has_a_scale_or_th
     made = float8(compile=True, trainer={"float8_recipe": recipe})
     with torch._inductor.config.patch(emulate_precision_casts=asked):
         parallelize(made, None, torch.device("cpu"))
-        assert casts_are_kept() is expected
+        assert precision_casts_are_kept() is expected
     assert keeps_casts(made) is (recipe == "rowwise")
     assert not keeps_casts(float8(trainer={"float8_recipe": "rowwise"}))
 
