@@ -101,7 +101,6 @@ def stub_cluster(
             "entry": [str(STUB)],
             "environment": {"STUB_MODE": mode, "STUB_SECONDS": str(seconds), **(environment or {})},
             "rendezvous_host": "127.0.0.1",
-            "local_address": "127.0.0.1",
             "stop_grace_s": 2.0,
         },
         **changes,

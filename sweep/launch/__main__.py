@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--job-id", help="the scheduler's id of the job")
     made.add_argument("--hosts", help="the job's nodes, as Slurm writes them")
     made.add_argument("--restart", type=int, help="how often this job id has run before")
+    made.add_argument("--meeting-dir", default="", help="folder in which the nodes of one machine meet by files")
     return made
 
 
@@ -61,6 +62,7 @@ def node_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Node:
         job_id=options["job_id"],
         hosts=expand_hostlist(options["hosts"]),
         restart=int(options["restart"]),
+        meeting_dir=arguments.meeting_dir,
     )
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import relevant
-from sweep.core.jobs.node_command import EXITS_FILE
+from sweep.core.jobs.node_command import CACHES, EXITS_FILE
 from sweep.core.jobs.sources import SOURCE_PACKAGES, hash_sources, is_source
 from sweep.core.records.attempt_file import AttemptFile
 from sweep.core.records.error_file import parse_error, render_error
@@ -45,6 +45,20 @@ def sources_in(root: Path) -> Iterator[tuple[str, bytes]]:
         for path in (root / package).rglob("*"):
             if is_source(path.relative_to(root)) and path.is_file():
                 yield path.relative_to(root).as_posix(), path.read_bytes()
+
+
+def open_cache(environ: Mapping[str, str]) -> str:
+    """Make the compilers' cache folders; gives why one must not be used, empty where all are this user's alone."""
+    for name in CACHES:
+        path = Path(environ[name])
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return (
+                f"{name}={path} belongs to another user, or others can write it; what they put there would run as you. "
+                "Name a folder that is yours alone, or unset it."
+            )
+    return ""
 
 
 class Launcher:
@@ -113,7 +127,7 @@ class Launcher:
         if importlib.util.find_spec("torch") is None:
             mend = "Install the extra 'trainer' there, name another Python with cluster.launch.python, or load torch in"
             return ErrorClass.REFUSED, f"{sys.executable} has no torch. {mend} cluster.slurm.setup."
-        if self._node.node_rank == 0 and not _is_free(self._node.port):
+        if self._node.node_rank == 0 and not self._node.meeting_dir and not _is_free(self._node.port):
             # Worth another attempt, which has another port; the peers would join whoever listens there.
             return ErrorClass.COMMUNICATION, f"the rendezvous port {self._node.port} is in use on {self._node.head}."
         return None
@@ -126,9 +140,12 @@ class Launcher:
             out_dir=str(self._folder),
             log_dir=log_dir,
         )
-        environ = node.environment(self._environ, cores=len(os.sched_getaffinity(0)))
+        environ = node.environment(self._environ, cores=len(os.sched_getaffinity(0)), scratch_dir=log_dir)
         self._record = replace(self._record, command=command, environment=relevant(environ))
         self._write()
+        if problem := open_cache(environ):
+            self._report(ErrorClass.REFUSED, problem)
+            return EXIT_REFUSED
         try:
             return supervisor.run(command, environ)
         except OSError as error:

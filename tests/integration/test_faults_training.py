@@ -27,7 +27,7 @@ def test_a_rank_that_leaves_its_peer_alone_in_a_collective_is_a_communication_fa
         "policy.outcomes.COMM_FAILURE.backoff_s=1", "budget.gpu_hours=2",
         launch={
             "runner": "torchrun", "entry": [str(SABOTAGE), "hang@1", "1", "3"], "rendezvous_host": "127.0.0.1",
-            "local_address": "127.0.0.1", "join_timeout_s": 120, "stop_grace_s": 5.0,
+            "join_timeout_s": 120, "stop_grace_s": 5.0,
         },
     )  # fmt: skip
     done = run.shell.run(*run.arguments, timeout_s=600)

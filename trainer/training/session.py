@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from sweep.core.cells.trainer_settings import SYNTHETIC
 from sweep.core.jobs.environment import relevant
+from sweep.core.jobs.node_command import STORE_FILE
 from trainer.data import tokens_file
 from trainer.data.batches import Share, source_of, stream
 from trainer.device import devices, versions
@@ -162,8 +163,13 @@ def process_group(compute: devices.Compute, ranks: Ranks, timeout_s: float) -> I
     if ranks.world_size == 1:
         yield
         return
+    store_file = os.environ.get(STORE_FILE)
     dist.init_process_group(
         compute.backend,
+        # Over a file only the job's user can reach the store; a TCP store listens on all interfaces.
+        init_method=f"file://{store_file}" if store_file else "env://",
+        rank=ranks.rank,
+        world_size=ranks.world_size,
         timeout=timedelta(seconds=timeout_s),
         device_id=compute.device if compute.device.type == "cuda" else None,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import psutil
 from sweep.adapters.local.jobs import LOCAL_STATES, JobFiles, Launched, LocalJob, State, ended, job_ids, new_job
 from sweep.adapters.local.launchers import Launchers, end_of
 from sweep.adapters.local.processes import kill_marked, own_process, terminate
-from sweep.adapters.local.start import has_room
+from sweep.adapters.local.start import has_room, meeting_dir
 from sweep.core.attempts.attempt import ABSENT, Phase
 from sweep.core.jobs.environment import scrubbed
 from sweep.ports import SchedulerError
@@ -178,9 +179,10 @@ class LocalScheduler:
         job = self._save(replace(job, state=State.RUNNING, started_at=self._now()))
         launched: list[Launched] = []
         try:
+            meeting_dir(job).mkdir(mode=0o700)
             for rank in range(job.nodes):
                 launched.append(self._launchers.start(job, rank))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._end(replace(job, launched=tuple(launched)), State.FAILED, f"its launcher cannot be started: {error}")
             return
         self._save(replace(job, launched=tuple(launched)))
@@ -248,6 +250,9 @@ class LocalScheduler:
 
     def _end(self, job: LocalJob, state: State, reason: str) -> None:
         left = kill_marked(job.marker) if job.state is State.RUNNING else []
+        if job.state is State.RUNNING:
+            with contextlib.suppress(ValueError):
+                shutil.rmtree(meeting_dir(job), ignore_errors=True)
         if left:
             reason = f"{reason}; processes {left} could not be killed"
         self._save(ended(self._launchers.observe(job), state, now=self._now(), reason=reason))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.local.jobs import HOST
@@ -12,10 +15,10 @@ from sweep.core.jobs.submission import submission_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from sweep.adapters.local.jobs import LocalJob
 
+_MARK = re.compile(r"[0-9a-f]{16}")
 MEMORY_PER_RANK_BYTES = 2 * 1024**3
 """Free memory for each rank of a job that starts beside others; the real need of a cell is not known here."""
 
@@ -57,7 +60,19 @@ def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:
         *("--job-id", job.job_id),
         *("--hosts", ",".join([HOST] * job.nodes)),
         *("--restart", "0"),
+        *("--meeting-dir", str(meeting_dir(job))),
     ]
+
+
+def meeting_dir(job: LocalJob) -> Path:
+    """Folder in which the job's nodes and ranks meet; its name cannot be guessed before the job starts.
+
+    Raises:
+        ValueError: If the job's record holds a mark that this tool did not make, which could name any folder.
+    """
+    if not _MARK.fullmatch(job.marker):
+        raise ValueError(f"job {job.job_id} has the mark {job.marker!r}, which is not 16 hexadecimal digits.")
+    return Path(tempfile.gettempdir()) / f"sweep-{job.marker}"
 
 
 def launcher_environment(job: LocalJob, rank: int, environ: Mapping[str, str]) -> dict[str, str]:

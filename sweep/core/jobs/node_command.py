@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 import re
 from typing import TYPE_CHECKING
@@ -24,7 +23,15 @@ if TYPE_CHECKING:
 MARKER = "SWEEP_ATTEMPT"
 """Variable that every process of an attempt inherits; by it they are found when their launcher is gone."""
 NODE_RANK = "SWEEP_NODE_RANK"
-"""Variable with the node's place in the job's node list; torchrun's GROUP_RANK differs: it sorts nodes by address."""
+"""Variable with the node's place in the job's node list; torchrun's GROUP_RANK may differ where nodes meet by files."""
+STORE_FILE = "SWEEP_STORE_FILE"
+"""Variable with the file over which ranks of one machine meet; on a cluster it is unset, and they meet over TCP."""
+CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+"""Variables of the compilers' caches, and the folder of each in a job's scratch folder.
+
+By default they lie below the system's temporary folder under a name that others know. What is read from them is
+unpickled and run, so another user who made the folder first would run code as the job's user.
+"""
 EXITS_FILE = "exits.json"
 """In the folder of torchrun's copies: how the ranks ended that failed (:mod:`sweep.launch.exits`)."""
 
@@ -43,6 +50,8 @@ class Node:
         job_id: The scheduler's id.
         hosts: The job's nodes, by node rank; a machine that plays several nodes is named as often.
         restart: How often this job id has run before.
+        meeting_dir: Folder of mode 0700 in which all nodes and ranks meet by files, for a job that stays on one
+            machine; empty: they meet over TCP at :attr:`head`.
     """
 
     submission: Submission
@@ -51,6 +60,7 @@ class Node:
     job_id: str
     hosts: tuple[str, ...]
     restart: int = 0
+    meeting_dir: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a place that the submission does not have."""
@@ -100,14 +110,6 @@ class Node:
         digest = hashlib.sha256(self.rendezvous_id.encode()).digest()
         return first + int.from_bytes(digest[:8], "big") % (last - first + 1)
 
-    @property
-    def local_address(self) -> str:
-        """What this node announces as its address; empty: torchrun's own choice, the host's full name."""
-        if self.submission.launch.local_address:
-            return self.submission.launch.local_address
-        own = self.hosts[self.node_rank]
-        return own if _is_address(own) else ""
-
     def command(self, *, python: str, cell_file: str, out_dir: str, log_dir: str) -> tuple[str, ...]:
         """What to start.
 
@@ -126,36 +128,60 @@ class Node:
         return (python, *agent, *self._torchrun_arguments(log_dir), *entry)
 
     def _torchrun_arguments(self, log_dir: str) -> tuple[str, ...]:
-        timeout_s = self.submission.launch.join_timeout_s
-        is_host = int(self.node_rank == 0)
         return (
             *("--nnodes", str(self.submission.nodes)),
             *("--nproc-per-node", str(self.submission.gpus_per_node)),
-            *("--rdzv-backend", "c10d"),
-            *("--rdzv-endpoint", f"{self.head}:{self.port}"),
+            *self._rendezvous_arguments(),
             *("--rdzv-id", self.rendezvous_id),
-            # read_timeout (60 s by default) is also how long a node tries to reach a node 0 that starts late.
-            *("--rdzv-conf", f"join_timeout={timeout_s},read_timeout={timeout_s},is_host={is_host}"),
-            *(("--local-addr", self.local_address) if self.local_address else ()),
             *("--max-restarts", "0"),
             *("--tee", "3"),
             *("--log-dir", log_dir),
         )
 
-    def environment(self, environ: Mapping[str, str], *, cores: int) -> dict[str, str]:
+    def _rendezvous_arguments(self) -> tuple[str, ...]:
+        """Where torchrun's agents meet, safe from other users (docs/adr/0023).
+
+        torchrun's ``c10d`` backend unpickles a key of its store, and its TCP store listens on all interfaces: whoever
+        reaches the port runs code as the job's user. ``static`` unpickles nothing. Over files only the job's user can
+        write what ``c10d`` unpickles.
+        """
+        timeout_s = self.submission.launch.join_timeout_s
+        if self.meeting_dir:
+            return (
+                *("--rdzv-backend", "c10d"),
+                *("--rdzv-endpoint", f"{self.meeting_dir}/agents"),
+                *("--rdzv-conf", f"store_type=file,join_timeout={timeout_s},read_timeout={timeout_s}"),
+            )
+        return (
+            *("--rdzv-backend", "static"),
+            *("--node-rank", str(self.node_rank)),
+            *("--rdzv-endpoint", f"{self.head}:{self.port}"),
+            *("--rdzv-conf", f"timeout={timeout_s}"),
+        )
+
+    def environment(self, environ: Mapping[str, str], *, cores: int, scratch_dir: str) -> dict[str, str]:
         """The environment of what is started, from the launcher's own.
 
         Args:
             environ: The launcher's environment; this very job's ``SLURM_*`` variables stay.
             cores: Cores that the launcher may use.
+            scratch_dir: Folder of the job alone, where compilers keep their caches unless the user names others.
         """
         launch = self.submission.launch
         clean = scrubbed(environ)
         kept = {name: value for name, value in environ.items() if name in clean or name.startswith("SLURM_")}
-        made = {name: value for name, value in kept.items() if not _TORCHRUN.match(name)}
-        made |= {"PYTHONUNBUFFERED": "1", **launch.environment, "PYTHONSAFEPATH": "1", NODE_RANK: str(self.node_rank)}
+        made = {name: value for name, value in kept.items() if name != STORE_FILE and not _TORCHRUN.match(name)}
+        made |= {
+            "PYTHONUNBUFFERED": "1",
+            **self._meeting_environment(),
+            **launch.environment,
+            "PYTHONSAFEPATH": "1",
+            NODE_RANK: str(self.node_rank),
+        }
         paths = (self.submission.sources_dir, *made.get("PYTHONPATH", "").split(os.pathsep))
         made["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
+        for name, folder in CACHES.items():
+            made.setdefault(name, f"{scratch_dir}/{folder}")
         made.setdefault(MARKER, f"{self.rendezvous_id}@{self.submission.name}")
         # Torchrun's own names ranks by their place on the node, from 0 on each.
         made.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank${rank}]: ")
@@ -165,15 +191,19 @@ class Node:
             made |= {"NODE_RANK": str(self.node_rank), "NNODES": str(self.submission.nodes)}
         return made
 
+    def _meeting_environment(self) -> dict[str, str]:
+        """What keeps all sockets of a job that stays on one machine away from the network."""
+        if not self.meeting_dir:
+            return {}
+        return {
+            STORE_FILE: f"{self.meeting_dir}/ranks",
+            # torchrun would serve a TCP store to the ranks, on all interfaces.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
+        }
+
     @property
     def ranks_on_host(self) -> int:
         """The job's ranks that share this machine's cores."""
         return self.submission.gpus_per_node * self.hosts.count(self.hosts[self.node_rank])
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -51,7 +51,6 @@ class LaunchSpec:
         python: Interpreter on the compute nodes; empty: the one that runs this command.
         environment: Variables set for the job; values are data, never shell text.
         rendezvous_host: Address of node 0 as its peers reach it; empty: the first name of the job's node list.
-        local_address: What torchrun announces as a node's own address; empty: its own choice.
         port_range: Ports that rendezvous may use, first and last (below the ephemeral range).
         join_timeout_s: How long torchrun waits for all nodes.
         stop_grace_s: Seconds between asking the trainer to stop and killing it.
@@ -62,7 +61,6 @@ class LaunchSpec:
     python: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     rendezvous_host: str = ""
-    local_address: str = ""
     port_range: tuple[int, int] = (20000, 29999)
     join_timeout_s: int = 600
     stop_grace_s: float = 15.0

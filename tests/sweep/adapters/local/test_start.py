@@ -10,7 +10,13 @@ import pytest
 
 from sweep.adapters.local.jobs import LocalJob, new_job
 from sweep.adapters.local.scheduler import LocalScheduler
-from sweep.adapters.local.start import MEMORY_PER_RANK_BYTES, has_room, launcher_command, launcher_environment
+from sweep.adapters.local.start import (
+    MEMORY_PER_RANK_BYTES,
+    has_room,
+    launcher_command,
+    launcher_environment,
+    meeting_dir,
+)
 from sweep.core.attempts.attempt import AttemptKey, JobReport, Phase
 from sweep.core.jobs.submission import Submission
 from sweep.core.records.layout import attempt_dir
@@ -78,11 +84,19 @@ def test_jobs_never_share_gpus_unless_the_user_says_so() -> None:
 
 
 def test_a_launcher_is_told_its_place() -> None:
-    command = launcher_command(replace(job(nodes=2), python="py"), 1, Path("/runs/weak"))
+    here = replace(job(nodes=2), python="py")
+    command = launcher_command(here, 1, Path("/runs/weak"))
     assert command == [
         *("py", "-m", "sweep.launch", "--submission", "/runs/weak/submissions/weak.json", "--index", "0"),
         *("--node-rank", "1", "--job-id", "weak.0", "--hosts", "127.0.0.1,127.0.0.1", "--restart", "0"),
+        *("--meeting-dir", str(meeting_dir(here))),
     ]
+
+
+@pytest.mark.parametrize("marker", ["", "../../home", "89c35e1f02ab77d4/..", "89C35E1F02AB77D4"])
+def test_a_mark_that_a_stranger_wrote_names_no_folder(marker: str) -> None:
+    with pytest.raises(ValueError, match="not 16 hexadecimal digits"):
+        meeting_dir(replace(job(), marker=marker))
 
 
 def test_a_launcher_runs_the_snapshots_code() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.jobs.node_command import MARKER, NODE_RANK, Node
+from sweep.core.jobs.node_command import MARKER, NODE_RANK, STORE_FILE, Node
 from sweep.core.settings.spec import LaunchSpec, Runner
 from tests.fakes import submission_of
 
@@ -24,9 +24,18 @@ def node(
     job_id: str = "42_0",
     hosts: tuple[str, ...] = ("gpu1", "gpu2"),
     restart: int = 0,
+    meeting_dir: str = "",
 ) -> Node:
     made = replace(BASE, launch=launch)
-    return Node(submission=made, index=index, node_rank=node_rank, job_id=job_id, hosts=hosts, restart=restart)
+    return Node(
+        submission=made,
+        index=index,
+        node_rank=node_rank,
+        job_id=job_id,
+        hosts=hosts,
+        restart=restart,
+        meeting_dir=meeting_dir,
+    )
 
 
 def words(which: Node) -> tuple[str, ...]:
@@ -39,7 +48,7 @@ def option(which: Node, name: str) -> str | None:
 
 
 def environment(which: Node, environ: dict[str, str] | None = None, *, cores: int = 16) -> dict[str, str]:
-    return which.environment(environ or {}, cores=cores)
+    return which.environment(environ or {}, cores=cores, scratch_dir="/scratch")
 
 
 def test_every_node_starts_torchrun_and_torchrun_the_entry() -> None:
@@ -54,33 +63,35 @@ def test_all_nodes_meet_at_the_first_host_and_only_node_0_serves() -> None:
     first, second = node(), node(node_rank=1)
     assert option(first, "--rdzv-endpoint") == option(second, "--rdzv-endpoint") == f"gpu1:{first.port}"
     assert option(first, "--rdzv-id") == option(second, "--rdzv-id")
-    assert str(option(first, "--rdzv-conf")).endswith("is_host=1")
-    assert str(option(second, "--rdzv-conf")).endswith("is_host=0")
+    assert [option(each, "--node-rank") for each in (first, second)] == ["0", "1"]
+
+
+def test_nothing_that_others_can_reach_is_unpickled() -> None:
+    assert option(node(), "--rdzv-backend") == "static"
+    here = node(meeting_dir="/tmp/private")
+    assert option(here, "--rdzv-backend") == "c10d"
+    assert option(here, "--rdzv-endpoint") == "/tmp/private/agents"
+    assert str(option(here, "--rdzv-conf")).startswith("store_type=file,")
+
+
+def test_ranks_of_one_machine_meet_over_a_file_and_listen_to_nobody_else() -> None:
+    made = environment(node(meeting_dir="/tmp/private"))
+    assert made[STORE_FILE] == "/tmp/private/ranks"
+    assert made["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert (made["GLOO_SOCKET_IFNAME"], made["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
+
+
+def test_a_store_of_an_enclosing_job_is_not_taken_for_this_ones() -> None:
+    assert STORE_FILE not in environment(node(), {STORE_FILE: "/tmp/other"})
 
 
 def test_nodes_may_be_as_late_as_the_site_allows() -> None:
-    conf = str(option(node(LaunchSpec(join_timeout_s=90)), "--rdzv-conf"))
-    assert conf.startswith("join_timeout=90,read_timeout=90,")
+    assert option(node(LaunchSpec(join_timeout_s=90)), "--rdzv-conf") == "timeout=90"
 
 
 def test_a_site_can_name_the_rendezvous_host() -> None:
     which = node(LaunchSpec(rendezvous_host="10.0.0.1"))
     assert str(option(which, "--rdzv-endpoint")).startswith("10.0.0.1:")
-
-
-@pytest.mark.parametrize(
-    ("launch", "hosts", "expected"),
-    [
-        (LaunchSpec(), ("gpu1", "gpu2"), None),
-        (LaunchSpec(), ("127.0.0.1", "127.0.0.1"), "127.0.0.1"),
-        (LaunchSpec(), ("fe80::1", "fe80::2"), "fe80::1"),
-        (LaunchSpec(local_address="10.0.0.9"), ("gpu1", "gpu2"), "10.0.0.9"),
-    ],
-)
-def test_a_node_that_is_known_by_an_address_announces_it(
-    launch: LaunchSpec, hosts: tuple[str, ...], expected: str | None
-) -> None:
-    assert option(node(launch, hosts=hosts), "--local-addr") == expected
 
 
 def test_the_port_is_in_the_range_and_differs_between_runs() -> None:
@@ -163,3 +174,9 @@ def test_a_wrong_number_of_hosts_is_an_error_and_never_localhost(hosts: tuple[st
 def test_a_place_outside_the_job_is_an_error(index: int, node_rank: int) -> None:
     with pytest.raises(ValueError, match=r"none of the 2 tasks|not below 2"):
         node(index=index, node_rank=node_rank)
+
+
+def test_compilers_keep_their_caches_in_a_folder_of_the_job_unless_the_user_names_one() -> None:
+    made = environment(node(), {"TRITON_CACHE_DIR": "/home/me/triton"})
+    assert made["TORCHINDUCTOR_CACHE_DIR"] == "/scratch/inductor"
+    assert made["TRITON_CACHE_DIR"] == "/home/me/triton"
