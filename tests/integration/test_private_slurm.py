@@ -55,6 +55,19 @@ def test_up_on_a_running_cluster_only_verifies(slurm: SlurmUnderTest) -> None:
     assert (after.up, after.daemons) == (before.up, before.daemons)
 
 
+def test_its_daemons_listen_on_the_loopback_interface_only(slurm: SlurmUnderTest) -> None:
+    daemons, home = {"slurmctld", "slurmdbd", "slurmd"}, str(slurm.cluster.layout.base)
+    found = {
+        (process.name(), socket.laddr.ip)
+        for process in psutil.process_iter()
+        if process.name() in daemons and any(home in word for word in (*process.cmdline(), *process.environ().values()))
+        for socket in process.net_connections(kind="inet")
+        if socket.status == psutil.CONN_LISTEN
+    }
+    assert {name for name, _ in found} == daemons
+    assert {address for _, address in found} == {"127.0.0.1"}
+
+
 def test_a_job_over_two_nodes_with_all_their_gpus_completes(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     job = slurm.sbatch(

@@ -220,6 +220,8 @@ def _place_settings(settings: Settings, layout: Layout) -> dict[str, str]:
         # A requeued job waits for cred_expire (by default 120 s) before it may start again.
         "AuthInfo": f"socket={layout.munge_socket},cred_expire=20",
         "StateSaveLocation": f"{base}/state",
+        # Without these the daemons listen on all interfaces: other machines could talk to a Slurm that runs as root.
+        "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
         "SlurmdSpoolDir": f"{base}/spool/%n",
         "SlurmctldPidFile": f"{run}/slurmctld.pid",
         "SlurmdPidFile": f"{run}/slurmd.%n.pid",
@@ -278,6 +280,7 @@ def _slurmdbd_conf(settings: Settings, layout: Layout) -> str:
         "AuthType=auth/munge",
         f"AuthInfo=socket={layout.munge_socket}",
         "DbdHost=localhost",
+        "CommunicationParameters=NoInAddrAny",
         f"DbdPort={settings.base_port + 1}",
         "SlurmUser=root",
         f"LogFile={layout.base}/log/slurmdbd.log",
