@@ -10,7 +10,7 @@ from pathlib import Path
 
 try:
     from analysis.export import to_text, write_tables
-    from analysis.figures import write_figures
+    from analysis.figures.figure import write_figures
     from analysis.load import RunDirError, load
     from analysis.table import build
 except ModuleNotFoundError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from analysis.figures import draw, write_figures
+from analysis.figures.figure import draw, write_figures
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.grids.series import Envelope, SeriesKind
 from tests.analysis.factory import RunDir, table_of
