@@ -33,10 +33,12 @@ from sweep.adapters.slurm.scheduler import SlurmScheduler
 from sweep.core.attempts.attempt import AttemptKey, Phase
 from sweep.core.attempts.ledger import Reserved, Submitted
 from sweep.core.records.layout import attempt_dir
-from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.spec import SlurmSpec
+from sweep.core.settlement.case import SettlementPolicy
 from sweep.ports import ClusterView
-from sweep.usecases.reconcile import Reconciler
-from sweep.usecases.session import Session, Sources
+from sweep.usecases.executor import Executor
+from sweep.usecases.session import RunPorts
 from tests.fakes import ListReporter, MemoryBlameBook
 from tools.private_slurm import CannotRunHereError, Cluster
 
@@ -47,42 +49,35 @@ LIMIT_SHARE = 0.02
 POLL_INTERVAL_S = 30.0
 
 
-def _session(folder: Path) -> Session:
+def _executor(folder: Path) -> Executor:
     """10 arrays of 1,000 tasks in flight, their folders made."""
-    cluster = ClusterSpec(
-        name="bench", scheduler=SchedulerKind.SLURM, scale="laptop", gpus_per_node=8, device="cpu", slurm=SlurmSpec()
-    )
     run_dir = RunDir(folder / "run")
     run_dir.create()
     slurm = SlurmScheduler(SlurmSpec(), commands=SlurmCommands({"PATH": f"{folder}/bin:/usr/bin:/bin"}))
-    session = Session(
-        cells={},
-        repeats=1,
-        devices={},
-        cluster=cluster,
-        run_name="bench",
+    ports = RunPorts(
         scheduler=slurm,
         view=ClusterView(reports=slurm, accounting=slurm, facts=slurm, diagnosis=slurm),
         ledger=LedgerFile(folder / "ledger.jsonl"),
         run_dir=run_dir,
         clock=SystemClock(),
         reporter=ListReporter(),
-        sources=Sources(directory="", digest=""),
-        provenance={},
-        new_token=lambda: "",
-        check_lease=lambda: None,
         blame=MemoryBlameBook(),
+        check_lease=lambda: None,
     )
+    policy = SettlementPolicy(
+        policy=Policy(), repeats=1, result_grace_s=120.0, lost_after_s=300.0, hang_grace_s=60.0, arrival_grace_s=60.0
+    )
+    executor = Executor(ports, policy, "bench")
     now = time.time()
     for base in range(JOBS // ARRAY):
         keys = [AttemptKey(cell_id=f"{base * ARRAY + task:016x}", repeat=1, attempt=1) for task in range(ARRAY)]
         for key in keys:
             (Path(run_dir.path) / attempt_dir(key)).mkdir(parents=True)
         name = f"bench-{base}"
-        session.history.apply(Reserved(time=now, submission=name, tasks=tuple(keys), gpu_hours=1.0, gpus=8))
+        executor.history.apply(Reserved(time=now, submission=name, tasks=tuple(keys), gpu_hours=1.0, gpus=8))
         jobs = tuple(f"{100 + base}_{task}" for task in range(ARRAY))
-        session.history.apply(Submitted(time=now, submission=name, jobs=jobs))
-    return session
+        executor.history.apply(Submitted(time=now, submission=name, jobs=jobs))
+    return executor
 
 
 def _stand_ins(folder: Path) -> str:
@@ -107,16 +102,15 @@ def _stand_ins(folder: Path) -> str:
 
 def _look(folder: Path) -> tuple[float, float]:
     """Seconds of one look (the best of three) and of the yardstick."""
-    text, session = _stand_ins(folder), _session(folder)
+    text, executor = _stand_ins(folder), _executor(folder)
     took, yardstick = [], []
     for _ in range(3):
-        reconciler = Reconciler(session)
         began = time.perf_counter()
-        reconciler.settle()
+        executor.settle()
         took.append(time.perf_counter() - began)
-        assert len(reconciler.reports) == JOBS
+        assert len(executor.reports) == JOBS
         # Those that accounting alone says are alive are absent.
-        phases = Counter(report.phase for report in reconciler.reports.values())
+        phases = Counter(report.phase for report in executor.reports.values())
         assert phases == {Phase.RUNNING: 8000, Phase.PENDING: 1000, Phase.ABSENT: 1000}, phases
         began = time.perf_counter()
         assert sum(len(line.split("|")) for line in text.splitlines()) > JOBS

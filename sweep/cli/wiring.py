@@ -16,8 +16,8 @@ from sweep.adapters.files.sources_snapshot import packages_root, snapshot
 from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import SchedulerKind, SlurmSpec
 from sweep.ports import ClusterView, SchedulerError
-from sweep.usecases.look import Look, look_over
-from sweep.usecases.session import Session, Sources
+from sweep.usecases.observe import Observation, observe
+from sweep.usecases.session import Order, Origin, RunPorts, Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     from sweep.adapters.slurm.scheduler import SlurmScheduler
     from sweep.core.attempts.attempt import JobReport
     from sweep.core.attempts.history import History
-    from sweep.core.cells.cell import Cell
-    from sweep.core.cells.device import Device
     from sweep.core.records.sweep_file import SweepFile
-    from sweep.core.settings.policy import Policy
     from sweep.core.settings.spec import ClusterSpec
     from sweep.ports import Scheduler
     from sweep.usecases.session import Reporter
@@ -62,80 +59,69 @@ def _slurm_view(slurm: SlurmScheduler, spec: SlurmSpec) -> ClusterView:
     return ClusterView(reports=slurm, accounting=slurm if spec.sacct else None, facts=slurm, diagnosis=slurm)
 
 
-def look_over_run(history: History, content: SweepFile, run_dir: RunDir) -> Look:
+def observe_run(history: History, content: SweepFile, run_dir: RunDir) -> Observation:
     """Bring the history of a run that nobody watches up to date, in memory only."""
     if not any(attempt.job_id is not None for attempt in history.in_flight()):
-        return Look(reports={}, unrecorded=frozenset())
+        return Observation(reports={}, unrecorded=frozenset())
     try:
-        scheduler, view = _cluster_to_ask(content, run_dir)
+        view = _view(content, run_dir)
     except SchedulerError as error:
-        return Look(reports={}, unrecorded=frozenset(), problem=str(error))
-    return look_over(history, run_dir=run_dir, scheduler=scheduler, view=view, clock=SystemClock())
+        return Observation(reports={}, unrecorded=frozenset(), problem=str(error))
+    return observe(history, records=run_dir, view=view, now=SystemClock().now())
 
 
-def look_at_queue(history: History, content: SweepFile, run_dir: RunDir) -> Look:
+def observe_queue(history: History, content: SweepFile, run_dir: RunDir) -> Observation:
     """What Slurm says of the jobs of a run that somebody else watches; nothing is concluded from it."""
     reports: Mapping[str, JobReport] = {}
     flying = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
     if flying and content.scheduler == SchedulerKind.SLURM:
         since = min(attempt.reserved_at for attempt in flying)
         with suppress(SchedulerError):  # who watches says so where it is away
-            reports = _cluster_to_ask(content, run_dir)[1].reports.poll(
-                [str(attempt.job_id) for attempt in flying], since=since
-            )
-    return Look(reports=reports, unrecorded=frozenset())
+            reports = _view(content, run_dir).reports.poll([str(attempt.job_id) for attempt in flying], since=since)
+    return Observation(reports=reports, unrecorded=frozenset())
 
 
-def _cluster_to_ask(content: SweepFile, run_dir: RunDir) -> tuple[Scheduler, ClusterView]:
+def _view(content: SweepFile, run_dir: RunDir) -> ClusterView:
+    """What can be asked of a run's cluster."""
     if content.scheduler == SchedulerKind.SLURM:
         from sweep.adapters.slurm.scheduler import SlurmScheduler
 
         spec = SlurmSpec(sacct=content.accounting)
-        slurm = SlurmScheduler(spec)
-        return slurm, _slurm_view(slurm, spec)
+        return _slurm_view(SlurmScheduler(spec), spec)
     from sweep.adapters.local.scheduler import LocalScheduler
 
-    local = LocalScheduler(Path(run_dir.path), drives=False)
-    return local, ClusterView(reports=local)
+    return ClusterView(reports=LocalScheduler(Path(run_dir.path), drives=False))
 
 
 def session_for(
+    order: Order,
     content: SweepFile,
     *,
-    cells: Mapping[str, Cell],
-    repeats: int,
-    devices: Mapping[str, Device],
-    cluster: ClusterSpec,
     run_dir: RunDir,
     lease: Lease,
     scheduler: Scheduler,
     view: ClusterView,
     reporter: Reporter,
     command: Sequence[str],
-    policy: Policy,
-    canary_helps: bool,
 ) -> Session:
     """A session on a run directory whose lease is held, for some or all of the cells in its ``sweep.json``."""
     path = Path(run_dir.path)
     directory, digest = snapshot(path)
-    return Session(
-        cells=cells,
-        known=content.cells,
-        repeats=repeats,
-        devices=devices,
-        cluster=cluster,
-        run_name=f"{content.grid}-{cluster.name}",
+    origin = Origin(
+        run_name=f"{content.grid}-{order.cluster.name}",
+        sources_dir=str(directory),
+        sources_hash=digest,
+        provenance=collect(command=command, sources=packages_root(), run_dir=path),
+        new_token=lambda: uuid.uuid4().hex[:6],
+    )
+    ports = RunPorts(
         scheduler=scheduler,
         view=view,
         ledger=LedgerFile(path / LEDGER_FILE),
         run_dir=run_dir,
         clock=SystemClock(),
         reporter=reporter,
-        sources=Sources(directory=str(directory), digest=digest),
-        provenance=collect(command=command, sources=packages_root(), run_dir=path),
-        new_token=lambda: uuid.uuid4().hex[:6],
-        check_lease=lease.check,
         blame=BlameFile(blame_path(content.blame_name, os.environ)),
-        policy=policy,
-        canary_helps=canary_helps,
+        check_lease=lease.check,
     )
+    return Session(order=order, origin=origin, ports=ports)

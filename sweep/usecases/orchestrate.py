@@ -6,23 +6,27 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sweep.core.attempts.ledger import Skipped
+from sweep.core.attempts.ledger import Reopened, Skipped
 from sweep.core.decisions.admission import Bounds, passes_with_time, pause_reason, restrained
 from sweep.core.decisions.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
+from sweep.core.decisions.reopen import Reopening, reopen
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.settings.site import UNLIMITED
+from sweep.core.settlement.case import SettlementPolicy
 from sweep.ports import SchedulerError
-from sweep.usecases.late import take_late_results
-from sweep.usecases.reconcile import Reconciler
-from sweep.usecases.reopen import Reopening
+from sweep.usecases.executor import Executor
 from sweep.usecases.submit import Submitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from sweep.core.attempts.attempt import JobReport, Outcome
+    from sweep.core.attempts.history import History
     from sweep.core.settings.site import Site
     from sweep.usecases.session import Session
+
+_ARRIVAL_GRACE_S = 60.0
+"""An sbatch that outlived a killed orchestrator may still be under way; its name is looked for that long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,28 +55,48 @@ class Orchestrator:
     """Runs one session to its end.
 
     Args:
-        session: The run, its history not yet loaded.
+        session: The run.
+        barred: Cells that a preflight keeps from being tried (:class:`sweep.core.decisions.admission.Bounds`).
+
+    Attributes:
+        executor: Settles the run; its history is loaded.
+        order: What the command asks for.
+        ports: The run's ports.
+        barred: As given.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, barred: Mapping[str, tuple[str, str]] | None = None) -> None:
         """Load the history."""
-        self.session = session
-        session.load()
-        self.reconciler = Reconciler(session)
-        self._submitter = Submitter(session)
+        self.order, self.ports, self.barred = session.order, session.ports, barred or {}
+        cluster, scheduler = self.order.cluster, session.ports.scheduler
+        policy = SettlementPolicy(
+            policy=self.order.policy,
+            repeats=self.order.repeats,
+            result_grace_s=cluster.result_grace_s,
+            lost_after_s=cluster.lost_after_s,
+            hang_grace_s=cluster.hang_grace_s,
+            arrival_grace_s=min(_ARRIVAL_GRACE_S, cluster.lost_after_s) if scheduler.keeps_jobs else 0.0,
+        )
+        self.executor = Executor(session.ports, policy, session.origin.run_name)
+        self._submitter = Submitter(session.order, session.origin, session.ports, self.executor)
         self._site = UNLIMITED
-        self._reopening = Reopening(session)
+        self._reopening = Reopening()
         self._decided: _Decided | None = None
         self._is_first_step = True
 
+    @property
+    def history(self) -> History:
+        """All attempts so far."""
+        return self.executor.history
+
     def reopen(self, outcomes: Collection[Outcome]) -> None:
         """Let repeats be tried again that have ended so, although they were given up (:class:`Reopening`)."""
-        self._reopening.ask(outcomes)
+        self._reopening = Reopening(outcomes=frozenset(outcomes), is_asked=bool(outcomes))
 
     def step(self) -> Snapshot:
         """Settle, decide and submit once; at the end of a run write down why cells were not tried."""
         now = self._step()
-        if now.is_over and take_late_results(self.session):
+        if now.is_over and self.executor.take_late_results():
             # The tables have them; and what was held back behind them may go out.
             now = self._step()
         if now.is_over:
@@ -82,22 +106,33 @@ class Orchestrator:
     def _step(self) -> Snapshot:
         self._settle()
         if self._is_first_step or any(action.kind is ActionKind.RETRY for action in self._decide()):
-            take_late_results(self.session)
+            self.executor.take_late_results()
         self._is_first_step = False
-        if reason := pause_reason(self._decide(), self.session.history, self.session.policy):
+        if reason := pause_reason(self._decide(), self.history, self.order.policy):
             self._submitter.give_back(reason)
-            self.reconciler.take_back(reason)
+            self.executor.take_back(reason)
         # How many jobs the cluster takes changes all the time: it is asked whenever there is one to be submitted.
         self._site = replace(self._site, free_tasks=None)
-        is_any = self.session.contact.waiting or any(action.kind in TO_SUBMIT for action in self._decide())
+        is_any = self.executor.waiting or any(action.kind in TO_SUBMIT for action in self._decide())
         if is_any and self._ask_site() and self._submitter.submit(self._decide(), self._site):
             # Jobs that a local scheduler can start are started now, not at the next look.
             self._settle()
         return self.snapshot()
 
     def _settle(self) -> None:
-        self.reconciler.settle()
-        self._reopening.take_up(self._decide, self.reconciler.reports)
+        executor = self.executor
+        executor.settle()
+        if self._reopening.is_done:
+            return
+        self._reopening, repeats = reopen(
+            self._reopening,
+            self._decide(),
+            self.history,
+            executor.reports,
+            was_reached=executor.contact.was_reached,
+        )
+        if repeats:
+            executor.record(Reopened(time=self.ports.clock.now(), repeats=repeats))
 
     def _ask_site(self) -> bool:
         """Ask what the cluster allows; False where it is away, which is the user's to know if it never was there.
@@ -105,17 +140,17 @@ class Orchestrator:
         Raises:
             SchedulerError: If it was never reached, and nothing is in flight that would have to be watched.
         """
+        facts, contact = self.ports.view.facts, self.executor.contact
         try:
-            facts = self.session.view.facts
             before, self._site = self._site, UNLIMITED if facts is None else facts.site()
         except SchedulerError as error:
-            if not self.session.contact.was_reached and not any(self.session.history.in_flight()):
+            if not contact.was_reached and not any(self.history.in_flight()):
                 raise
-            self.session.not_reached(error)
+            contact.not_reached(str(error))
             return False
         for note in self._site.notes:
             if note not in before.notes:
-                self.session.reporter.note(note)
+                self.ports.reporter.note(note)
         return True
 
     def leave(self) -> None:
@@ -124,7 +159,7 @@ class Orchestrator:
 
     def snapshot(self) -> Snapshot:
         """Where the run stands."""
-        return Snapshot(actions=self._decide(), reports=self.reconciler.reports)
+        return Snapshot(actions=self._decide(), reports=self.executor.reports)
 
     def watch(self, show: Callable[[Snapshot], None]) -> Snapshot:
         """Step until all is measured or explained, showing where it stands after each step."""
@@ -133,25 +168,25 @@ class Orchestrator:
             show(now)
             if now.is_over:
                 return now
-            self.session.clock.sleep(self.session.cluster.poll_interval_s)
+            self.ports.clock.sleep(self.order.cluster.poll_interval_s)
 
     def _explain_holes(self, snapshot: Snapshot) -> None:
         """Write down why cells were not tried, so that the table can say so without the policy."""
         skipped: dict[tuple[str, str], list[tuple[str, int]]] = {}
         for action in snapshot.actions:
-            past = self.session.history.of(action.cell_id, action.repeat)
+            past = self.history.of(action.cell_id, action.repeat)
             is_first = past.last is None
             why = (action.hole, action.reason if is_first else f"after {action.outcome}, {action.reason}")
             if action.hole and past.skipped != why:
                 skipped.setdefault(why, []).append((action.cell_id, action.repeat))
         for (kind, reason), repeats in skipped.items():
-            now = self.session.clock.now()
-            self.session.record(Skipped(time=now, repeats=tuple(repeats), kind=kind, reason=reason))
+            now = self.ports.clock.now()
+            self.executor.record(Skipped(time=now, repeats=tuple(repeats), kind=kind, reason=reason))
 
     def _decide(self) -> tuple[Action, ...]:
         """One action for every repeat; worked out anew only where what they rest on is not as it was."""
-        second = int(self.session.clock.now())
-        basis = (self.session.history.changes, self._site)
+        second = int(self.ports.clock.now())
+        basis = (self.history.changes, self._site)
         if self._decided is None or not self._decided.holds(basis, second):
             bounds = self._bounds()
             actions = self._decide_anew(bounds)
@@ -160,27 +195,26 @@ class Orchestrator:
         return self._decided.actions
 
     def _decide_anew(self, bounds: Bounds) -> tuple[Action, ...]:
-        session = self.session
+        order = self.order
         actions = decide(
-            session.cells,
-            repeats=session.repeats,
-            history=session.history,
-            rules=session.policy.outcomes,
-            walltime_min=session.cluster.walltime_min,
+            order.cells,
+            repeats=order.repeats,
+            history=self.history,
+            rules=order.policy.outcomes,
+            walltime_min=order.cluster.walltime_min,
             longest_walltime_min=self._site.max_walltime_min,
         )
-        return tuple(restrained(actions, session.known or session.cells, session.history, session.policy, bounds))
+        return tuple(restrained(actions, order.known, self.history, order.policy, bounds))
 
     def _bounds(self) -> Bounds:
-        session = self.session
         return Bounds(
-            now=session.clock.now(),
+            now=self.ports.clock.now(),
             free_tasks=self._site.free_tasks,
-            most_jobs=session.cluster.slurm.max_concurrent_jobs,
+            most_jobs=self.order.cluster.slurm.max_concurrent_jobs,
             size_limits=self._site.size_limits,
             maintenance_at=self._site.maintenance_at,
-            canary_helps=session.canary_helps,
-            barred=session.barred,
+            canary_helps=self.order.canary_helps,
+            barred=self.barred,
         )
 
 

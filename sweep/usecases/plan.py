@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.ledger import Reopened
 from sweep.core.decisions.admission import Bounds, restrained
-from sweep.core.decisions.plan import TO_SUBMIT, Action, decide
+from sweep.core.decisions.plan import Action, decide, to_reopen
 from sweep.core.records.sweep_file import SweepFile, extended
 from sweep.core.settings.spec import SchedulerKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Mapping
 
     from sweep.core.attempts.history import History
-    from sweep.core.attempts.ledger import RepeatKey
     from sweep.core.cells.cell import Cell
     from sweep.core.grids.grid import Expansion
     from sweep.core.settings.spec import SweepSpec
@@ -87,12 +85,3 @@ def planned(
     if spec.retry:
         history.apply(Reopened(time=now, repeats=tuple(to_reopen(actions(), spec.retry))))
     return actions()
-
-
-def to_reopen(actions: Iterable[Action], outcomes: Collection[Outcome]) -> list[RepeatKey]:
-    """Repeats that were given up, cancelled or explained with one of these outcomes."""
-    return [
-        (action.cell_id, action.repeat)
-        for action in actions
-        if action.outcome in outcomes and action.outcome is not Outcome.SUCCEEDED and action.kind not in TO_SUBMIT
-    ]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sweep.core.records.progress import Progress
     from sweep.core.records.sweep_file import SweepFile
     from sweep.ports import RunProgress
-    from sweep.usecases.look import Look
+    from sweep.usecases.observe import Observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class RepeatStatus:
         progress: The step its trainer is at, where it is running and has said.
         flight: Of one in flight: ``queued``, ``running`` (its launcher has begun) or ``ending`` (and ended).
         waits_for: Why it is queued, in the scheduler's word, and what can be done; empty where nobody asked.
-        is_recorded: Whether the ledger has its end; False where only a look says so (:mod:`sweep.usecases.look`).
+        is_recorded: True if the ledger has its end; False if only an observation has it.
     """
 
     cell: Cell
@@ -76,7 +76,7 @@ def statuses(
     run_dir: RunProgress | None,
     actions: Sequence[Action] | None = None,
     *,
-    look: Look | None = None,
+    seen: Observation | None = None,
     is_watched: bool = False,
 ) -> list[RepeatStatus]:
     """Where every repeat of every cell stands, in grid order.
@@ -86,7 +86,7 @@ def statuses(
         history: Its attempts.
         run_dir: Where running cells say how far they are; None: that is not asked.
         actions: What a command would do; None: what the history alone says, as the last run left it.
-        look: What the scheduler said, and what was seen of a run that nobody watches.
+        seen: What the scheduler said, and what was seen of a run that nobody watches.
         is_watched: Whether a run is at it now: then what the last one left untried may be tried after all.
     """
     axes: dict[str, Mapping[str, AxisValue]] = {}
@@ -97,17 +97,17 @@ def statuses(
         decided = decide(cells, repeats=content.repeats, history=history, rules=content.policy.outcomes)
         actions = decided if is_watched else [as_left(action, history) for action in decided]
     found = [_status(cells[action.cell_id], axes[action.cell_id], action, history, run_dir) for action in actions]
-    return found if look is None else [_seen(status, look) for status in found]
+    return found if seen is None else [_as_seen(status, seen) for status in found]
 
 
-def _seen(status: RepeatStatus, look: Look) -> RepeatStatus:
-    """A status with what a look at the scheduler adds to it."""
+def _as_seen(status: RepeatStatus, seen: Observation) -> RepeatStatus:
+    """A status with what an observation adds to it."""
     attempt = status.attempt
     if attempt is None:
         return status
-    if attempt.key in look.unrecorded:
+    if attempt.key in seen.unrecorded:
         return replace(status, is_recorded=False)
-    report = look.reports.get(attempt.job_id or "")
+    report = seen.reports.get(attempt.job_id or "")
     if attempt.in_flight and report is not None and report.phase is Phase.ENDED:
         return replace(status, flight="ending")
     if attempt.in_flight and report is not None:

@@ -13,14 +13,15 @@ from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.cell_file import CellFile
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
-from sweep.usecases.session import reservation
+from sweep.usecases.executor import reservation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from sweep.core.decisions.plan import Action
     from sweep.core.settings.site import Site
-    from sweep.usecases.session import Session
+    from sweep.usecases.executor import Executor
+    from sweep.usecases.session import Order, Origin, RunPorts
 
 LARGEST_ARRAY = 1000
 """Tasks of one submission; Slurm's default MaxArraySize of 1001 caps the index at 1000."""
@@ -43,12 +44,15 @@ class Submitter:
     """Submits what the plan says, and waits before it asks a scheduler again that said no for now.
 
     Args:
-        session: The run.
+        order: What the command asks for.
+        origin: Where submissions come from.
+        ports: The run's ports.
+        executor: Records, and keeps what waits to be handed over.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, order: Order, origin: Origin, ports: RunPorts, executor: Executor) -> None:
         """Start without any delay."""
-        self._session = session
+        self._order, self._origin, self._ports, self._executor = order, origin, ports, executor
         self._not_before = 0.0
         self._delay_s = _FIRST_DELAY_S
         self._most_tasks = LARGEST_ARRAY
@@ -56,7 +60,7 @@ class Submitter:
 
     def submit(self, actions: Iterable[Action], site: Site) -> int:
         """Submit the actions that start an attempt; gives the number of jobs that the scheduler took."""
-        if self._session.clock.monotonic() < self._not_before or not self._hand_over_waiting():
+        if self._ports.clock.monotonic() < self._not_before or not self._hand_over_waiting():
             return 0
         taken = 0
         for shape, keys in self._groups([action for action in actions if action.kind in TO_SUBMIT], site):
@@ -71,13 +75,14 @@ class Submitter:
 
         Each is looked for by its name all the same: a second job would be worse than a late one.
         """
-        session = self._session
-        for name, submission in list(session.contact.waiting.items()):
-            if session.end_cancelled(name):
-                del session.contact.waiting[name]
+        executor = self._executor
+        for name, submission in list(executor.waiting.items()):
+            if any(one.in_flight and one.is_cancel_requested for one in executor.history.submissions[name]):
+                del executor.waiting[name]
+                executor.release(name, "cells of it were cancelled before it was submitted")
                 continue
             try:
-                jobs = session.scheduler.find(submission)
+                jobs = self._ports.scheduler.find(submission)
             except SchedulerError as error:
                 return self._unreached(submission, error)
             if jobs is None and not self._hand_over(submission):
@@ -99,16 +104,16 @@ class Submitter:
                 yield shape, tuple(keys[start : start + most])
 
     def _bad_nodes(self) -> tuple[str, ...]:
-        policy = self._session.policy
+        policy = self._order.policy
         return bad_nodes(
-            self._session.blame.read(),
-            now=self._session.clock.now(),
+            self._ports.blame.read(),
+            now=self._ports.clock.now(),
             after=policy.bad_node_after,
             expiry_h=policy.bad_node_expiry_h,
         )
 
     def _shape(self, action: Action, bad: tuple[str, ...], site: Site) -> _Shape:
-        cell = self._session.cells[action.cell_id]
+        cell = self._order.cells[action.cell_id]
         wanted = () if (cell.nodes, cell.gpus_per_node) in self._needs_every_node else (*action.avoid, *bad)
         return _Shape(
             nodes=cell.nodes,
@@ -121,105 +126,99 @@ class Submitter:
 
     def _prepare(self, shape: _Shape, keys: tuple[AttemptKey, ...]) -> Submission:
         """Write what is meant, first to the submission's file and then to the ledger; nothing runs yet."""
-        session = self._session
-        now = session.clock.now()
+        origin, run_dir, now = self._origin, self._ports.run_dir, self._ports.clock.now()
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
         submission = Submission(
-            name=safe_name(f"{session.run_name[:48]}-{stamp}-{session.new_token()}"),
-            run_dir=session.run_dir.path,
+            name=safe_name(f"{origin.run_name[:48]}-{stamp}-{origin.new_token()}"),
+            run_dir=run_dir.path,
             created_at=now,
             tasks=keys,
             nodes=shape.nodes,
             gpus_per_node=shape.gpus_per_node,
-            device_type=session.devices[shape.device].type,
+            device_type=self._order.devices[shape.device].type,
             walltime_min=shape.walltime_min,
             is_cut=shape.is_cut,
-            sources_dir=session.sources.directory,
-            sources_hash=session.sources.digest,
-            launch=session.cluster.launch,
+            sources_dir=origin.sources_dir,
+            sources_hash=origin.sources_hash,
+            launch=self._order.cluster.launch,
             exclude=shape.exclude,
-            provenance=session.provenance,
+            provenance=origin.provenance,
         )
-        session.check_lease()
-        session.run_dir.publish_submission(submission, map(self._cell_file, keys))
-        session.record(reservation(submission))
+        self._executor.check_lease()
+        run_dir.publish_submission(submission, map(self._cell_file, keys))
+        self._executor.record(reservation(submission))
         return submission
 
     def _cell_file(self, key: AttemptKey) -> CellFile:
-        session = self._session
-        cell = session.cells[key.cell_id]
+        cell = self._order.cells[key.cell_id]
         return CellFile(
             cell=cell,
-            device=session.devices[cell.device],
+            device=self._order.devices[cell.device],
             key=key,
-            sources_hash=session.sources.digest,
-            run_name=session.run_name,
+            sources_hash=self._origin.sources_hash,
+            run_name=self._origin.run_name,
         )
 
     def _hand_over(self, submission: Submission) -> bool:
         """Give a reserved submission to the scheduler; False where further ones should wait."""
-        session, name = self._session, submission.name
-        session.contact.waiting.pop(name, None)
-        session.check_lease()  # a process that was suspended since it reserved may have an heir
+        executor, name = self._executor, submission.name
+        executor.waiting.pop(name, None)
+        executor.check_lease()  # a process that was suspended since it reserved may have an heir
         try:
-            jobs = session.scheduler.submit(submission)
+            jobs = self._ports.scheduler.submit(submission)
         except SubmissionRejectedError as error:
             if error.is_transient:
                 return self._full(submission, error)
             if error.leaves_no_node and submission.exclude:
                 self._exclude_nothing(submission, error)
                 return True
-            session.record(Refused(time=session.clock.now(), submission=name, reason=str(error)))
-            session.reporter.note(f"the scheduler refused {name}: {error}")
+            executor.record(Refused(time=self._ports.clock.now(), submission=name, reason=str(error)))
+            self._ports.reporter.note(f"the scheduler refused {name}: {error}")
             return True
         except SubmissionUncertainError as error:
             return self._back_off(f"the scheduler may or may not have taken {name}: {error}. It is looked for by name")
         except SchedulerError as error:
             return self._unreached(submission, error)
-        session.reached()
+        executor.contact.reached()
         self._taken(submission, jobs)
         return True
 
     def _full(self, submission: Submission, error: SubmissionRejectedError) -> bool:
         """Wait for room; an array may be larger than a limit that nobody could ask for, and is halved."""
-        session, name = self._session, submission.name
         if len(submission.tasks) == 1:
-            session.contact.waiting[name] = submission
+            self._executor.waiting[submission.name] = submission
         else:
             self._most_tasks = len(submission.tasks) // 2
-            session.give_back(name, str(error))
+            self._executor.release(submission.name, str(error))
         return self._back_off(f"the scheduler takes no more jobs for now: {error}")
 
     def _exclude_nothing(self, submission: Submission, error: SubmissionRejectedError) -> None:
         """What few nodes have (a constraint, so many GPUs) may be just on those that are kept away from."""
         self._needs_every_node.add((submission.nodes, submission.gpus_per_node))
-        self._session.give_back(submission.name, str(error))
+        self._executor.release(submission.name, str(error))
         avoided = ", ".join(submission.exclude)
-        self._session.reporter.note(f"{error} without {avoided}: the next submission does not keep away from them")
+        self._ports.reporter.note(f"{error} without {avoided}: the next submission does not keep away from them")
 
     def _taken(self, submission: Submission, jobs: tuple[str, ...]) -> None:
-        session = self._session
-        session.contact.waiting.pop(submission.name, None)
-        session.record(Submitted(time=session.clock.now(), submission=submission.name, jobs=jobs))
-        session.reporter.submitted(submission, jobs)
+        self._executor.waiting.pop(submission.name, None)
+        self._executor.record(Submitted(time=self._ports.clock.now(), submission=submission.name, jobs=jobs))
         self._delay_s = _FIRST_DELAY_S
         self._most_tasks = min(2 * self._most_tasks, LARGEST_ARRAY)
 
     def _unreached(self, submission: Submission, error: SchedulerError) -> bool:
         """Keep what certainly did not arrive: it is the same attempt that is handed over later."""
-        self._session.contact.waiting[submission.name] = submission
-        self._session.not_reached(error)
+        self._executor.waiting[submission.name] = submission
+        self._executor.contact.not_reached(str(error))
         return self._back_off(f"the scheduler was not reached: {error}")
 
     def give_back(self, reason: str) -> None:
         """Release what still waits to be handed over."""
-        session = self._session
-        for name in list(session.contact.waiting):
-            del session.contact.waiting[name]
-            session.give_back(name, reason)
+        for name in list(self._executor.waiting):
+            del self._executor.waiting[name]
+            self._executor.release(name, reason)
 
     def _back_off(self, text: str) -> bool:
-        self._session.reporter.note(f"{text}; trying again in {self._delay_s:.0f} s")
-        self._not_before = self._session.clock.monotonic() + self._delay_s
+        self._ports.reporter.note(f"{text}; trying again in {self._delay_s:.0f} s")
+        self._not_before = self._ports.clock.monotonic() + self._delay_s
         self._delay_s = min(2 * self._delay_s, _LONGEST_DELAY_S)
         return False

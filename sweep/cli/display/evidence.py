@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from sweep.core.attempts.blame import Blame
     from sweep.core.attempts.history import AttemptState, History
     from sweep.core.records.sweep_file import SweepFile
-    from sweep.ports import RunDirectory
-    from sweep.usecases.look import Look
+    from sweep.ports import RunRecords
+    from sweep.usecases.observe import Observation
 
 
 def attempts_as_json(
-    cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory, look: Look
+    cell_id: str, content: SweepFile, history: History, run_dir: RunRecords, seen: Observation
 ) -> list[dict[str, object]]:
     """Every attempt at a cell, with the evidence that its outcome rests on, or what it waits for, or how far it is."""
     found = []
     for repeat in range(1, content.repeats + 1):
         for attempt in history.of(cell_id, repeat).attempts:
-            found.append({**_as_data(attempt, look), "running": _running(attempt, run_dir)})
+            found.append({**_as_data(attempt, seen), "running": _running(attempt, run_dir)})
     return found
 
 
-def _as_data(attempt: AttemptState, look: Look) -> dict[str, object]:
-    report = look.reports.get(attempt.job_id or "") if attempt.in_flight else None
+def _as_data(attempt: AttemptState, seen: Observation) -> dict[str, object]:
+    report = seen.reports.get(attempt.job_id or "") if attempt.in_flight else None
     return {
         "repeat": attempt.key.repeat,
         "attempt": attempt.key.attempt,
@@ -47,13 +47,13 @@ def _as_data(attempt: AttemptState, look: Look) -> dict[str, object]:
         "outcome": None if attempt.outcome is None else attempt.outcome.value,
         "reason": attempt.reason,
         "gpu_seconds": attempt.gpu_seconds,
-        "recorded": attempt.key not in look.unrecorded,
+        "recorded": attempt.key not in seen.unrecorded,
         "waits_for": None if report is None else waits_for(report) or None,
         "evidence": dict(attempt.evidence),
     }
 
 
-def _running(attempt: AttemptState, run_dir: RunDirectory) -> dict[str, object] | None:
+def _running(attempt: AttemptState, run_dir: RunRecords) -> dict[str, object] | None:
     """What the launcher and the trainer of an attempt in flight have said; None before its launcher began."""
     launched = run_dir.attempt_file(attempt.key) if attempt.in_flight else None
     if launched is None:
@@ -70,10 +70,10 @@ def _running(attempt: AttemptState, run_dir: RunDirectory) -> dict[str, object] 
 
 
 def print_attempts(
-    console: Console, cell_id: str, content: SweepFile, history: History, run_dir: RunDirectory, look: Look
+    console: Console, cell_id: str, content: SweepFile, history: History, run_dir: RunRecords, seen: Observation
 ) -> None:
     """Every attempt at a cell: when, where, how it ended, and the evidence in the order in which it decides."""
-    for attempt in attempts_as_json(cell_id, content, history, run_dir, look):
+    for attempt in attempts_as_json(cell_id, content, history, run_dir, seen):
         title = f"repeat {attempt['repeat']} attempt {attempt['attempt']}: {attempt['outcome'] or attempt['state']}"
         title += "" if attempt["recorded"] else " (not recorded yet)"
         console.print(f"[bold]{title}[/bold]", highlight=False)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from sweep.core.cells.cell import Cell
     from sweep.core.jobs.submission import Submission
     from sweep.core.records.sweep_file import SweepFile
-    from sweep.usecases.orchestrate import Snapshot
-    from sweep.usecases.session import Session
+    from sweep.usecases.orchestrate import Orchestrator, Snapshot
     from sweep.usecases.status import RepeatStatus
 
 _LINE_EVERY_S = 10.0
@@ -78,14 +77,14 @@ class Watching:
     Args:
         console: Where to.
         content: The run's points.
-        session: The run.
+        orchestrator: Watches the run.
     """
 
-    def __init__(self, console: Console, content: SweepFile, session: Session) -> None:
+    def __init__(self, console: Console, content: SweepFile, orchestrator: Orchestrator) -> None:
         """Nothing shown yet."""
         self._console = console
         self._content = content
-        self._session = session
+        self._executor, self._ports = orchestrator.executor, orchestrator.ports
         self._live: Live | None = None
         self._last_line = ""
         self._last_at = 0.0
@@ -110,7 +109,7 @@ class Watching:
         """Show where it stands."""
         if snapshot.is_over:
             return
-        listed = statuses(self._content, self._session.history, self._session.run_dir, snapshot.actions)
+        listed = statuses(self._content, self._executor.history, self._ports.run_dir, snapshot.actions)
         running = [status for status in listed if status.state == "running"]
         if self._live is not None:
             from rich.text import Text
@@ -123,14 +122,14 @@ class Watching:
             return
         lines = [self._summary(listed), *map(_running_line, running[:3]), *_later_lines(snapshot, most=1)]
         line = "; ".join(line.strip() for line in lines)
-        now = self._session.clock.monotonic()
+        now = self._ports.clock.monotonic()
         if line != self._last_line and now - self._last_at >= _LINE_EVERY_S:
             self._console.print(line, highlight=False, soft_wrap=True, markup=False)
             self._last_line, self._last_at = line, now
 
     def _summary(self, listed: list[RepeatStatus]) -> str:
-        spent = f"{hours(gpu_hours_spent(self._session.history))} GPU-hours spent"
-        away = self._session.contact.describe()
+        spent = f"{hours(gpu_hours_spent(self._executor.history))} GPU-hours spent"
+        away = self._executor.contact.describe()
         return "; ".join([totals_line(listed), spent, *([away] if away else [])])
 
 

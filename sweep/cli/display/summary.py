@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sweep.core.attempts.history import History
-    from sweep.usecases.look import Look
+    from sweep.usecases.observe import Observation
     from sweep.usecases.status import RepeatStatus
 
 _TO_COME = (*TO_SUBMIT, ActionKind.LATER)
@@ -71,13 +71,13 @@ def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:
     ]
 
 
-def look_notes(look: Look) -> list[str]:
-    """What a look at a run that nobody watches found, beside what its ledger says."""
+def observation_notes(seen: Observation) -> list[str]:
+    """Notes on what an observation of a run found that its ledger does not say."""
     notes = []
-    if look.problem:
-        notes.append(f"the scheduler cannot be asked ({look.problem}); jobs in flight are shown as the run left them")
-    if look.unrecorded:
-        count = len(look.unrecorded)
+    if seen.problem:
+        notes.append(f"the scheduler cannot be asked ({seen.problem}); jobs in flight are shown as the run left them")
+    if seen.unrecorded:
+        count = len(seen.unrecorded)
         notes.append(
             f"{counted(count, 'attempt')} {'has' if count == 1 else 'have'} ended since the run was left, "
             "shown as it looks now; the sweep's command records it, retries what a retry can cure, and makes the tables"

@@ -24,6 +24,7 @@ from sweep.core.grids.conditions import Condition, ConditionError
 from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.usecases.orchestrate import Orchestrator
+from sweep.usecases.session import Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,29 +139,33 @@ def _cancel_here(
 ) -> None:
     cluster = _cluster(content)
     scheduler, view = cluster_for(cluster, run_dir, starts=False)
-    session = session_for(
-        content,
+    order = Order(
         cells=content.cells,
+        known=content.cells,
         repeats=content.repeats,
         devices=content.devices,
         cluster=cluster,
+        policy=content.policy,
+        canary_helps=False,
+    )
+    session = session_for(
+        order,
+        content,
         run_dir=run_dir,
         lease=lease,
         scheduler=scheduler,
         view=view,
         reporter=ConsoleReporter(err, content.cells),
         command=["python", "-m", "sweep", asked.verb, *asked.cells],
-        policy=content.policy,
-        canary_helps=False,
     )
-    orchestrator = Orchestrator(session)
-    orchestrator.reconciler.cancel(cells)
-    if orchestrator.reconciler.cancel_failure:
+    executor = Orchestrator(session).executor
+    executor.cancel(cells)
+    if executor.cancel_failure:
         raise CommandError(
-            f"the scheduler did not take the cancel: {orchestrator.reconciler.cancel_failure}. Jobs go on. Give the "
-            "same command again once it answers; a run that is started meanwhile repeats it, too."
+            f"the scheduler did not take the cancel: {executor.cancel_failure}. Jobs go on. Give the same command "
+            "again once it answers; a run that is started meanwhile repeats it, too."
         )
-    orchestrator.reconciler.settle()
+    executor.settle()
 
 
 def _cluster(content: SweepFile) -> ClusterSpec:

@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
-def examine(session: Session, err: Console) -> None:
+def examine(session: Session, err: Console) -> dict[str, tuple[str, str]]:
     """Examine every cell of a session and bar those that will not run; what is known from before is not run again.
 
     Raises:
         CommandError: If the preflight cannot be run at all.
     """
-    sources = session.sources
-    runner = PreflightRunner(Path(session.run_dir.path), Path(sources.directory), sources.digest, os.environ)
+    origin, order = session.origin, session.order
+    path = Path(session.ports.run_dir.path)
+    runner = PreflightRunner(path, Path(origin.sources_dir), origin.sources_hash, os.environ)
     barred: dict[str, tuple[str, str]] = {}
-    for number, (cell_id, cell) in enumerate(session.cells.items(), 1):
-        device = session.devices[cell.device]
+    for number, (cell_id, cell) in enumerate(order.cells.items(), 1):
+        device = order.devices[cell.device]
         key = AttemptKey(cell_id=cell_id, repeat=1, attempt=1)
-        file = CellFile(cell=cell, device=device, key=key, sources_hash=sources.digest)
+        file = CellFile(cell=cell, device=device, key=key, sources_hash=origin.sources_hash)
         for rank in ranks_to_examine(cell):
             is_new = runner.recorded(cell_id, rank) is None
             try:
@@ -43,12 +44,12 @@ def examine(session: Session, err: Console) -> None:
                 raise CommandError(str(error)) from error
             verdict = verdict_of(found, device)
             if is_new or verdict is not None:
-                progress = f"preflight {number} of {len(session.cells)} {cell_id} rank {rank}"
+                progress = f"preflight {number} of {len(order.cells)} {cell_id} rank {rank}"
                 err.print(f"{progress}: {_words(found, verdict)}", highlight=False, markup=False)
             if verdict is not None:
                 barred[cell_id] = verdict
                 break
-    session.barred = barred
+    return barred
 
 
 def ranks_to_examine(cell: Cell) -> tuple[int, ...]:

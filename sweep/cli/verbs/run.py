@@ -36,6 +36,7 @@ from sweep.core.records.layout import LEDGER_FILE
 from sweep.ports import SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from sweep.usecases.plan import declare, sweep_file_of
+from sweep.usecases.session import Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,26 +98,29 @@ def _run(
         content = declare(run_dir, sweep_file_of(spec, expansion, own_name=own_name))
         print_rejections(err, content)
         print_notes(err, baseline_notes(content))
-        session = session_for(
-            content,
+        order = Order(
             cells={point.cell_id: expansion.cells[point.cell_id] for point in expansion.points},
+            known=content.cells,
             repeats=spec.repeats,
             devices=spec.devices,
             cluster=spec.cluster,
+            policy=spec.policy,
+            canary_helps=scheduler.keeps_jobs,
+        )
+        session = session_for(
+            order,
+            content,
             run_dir=run_dir,
             lease=lease,
             scheduler=scheduler,
             view=view,
             reporter=ConsoleReporter(err, content.cells),
             command=["python", "-m", "sweep", asked.verb, *asked.overrides],
-            policy=spec.policy,
-            canary_helps=scheduler.keeps_jobs,
         )
         with _signals_as_interrupt():
             try:
-                if spec.preflight:
-                    examine(session, err)
-                snapshot = _orchestrate(session, spec, content, err, notifier)
+                barred = examine(session, err) if spec.preflight else {}
+                snapshot = _orchestrate(Orchestrator(session, barred), spec, content, err, notifier)
             except KeyboardInterrupt:
                 return _interrupted(session, err)
             except OSError as error:
@@ -133,13 +137,14 @@ def _run(
     return _finish(spec, snapshot, run_dir, err, notifier)
 
 
-def _orchestrate(session: Session, spec: SweepSpec, content: SweepFile, err: Console, notifier: Notifier) -> Snapshot:
-    orchestrator = Orchestrator(session)
+def _orchestrate(
+    orchestrator: Orchestrator, spec: SweepSpec, content: SweepFile, err: Console, notifier: Notifier
+) -> Snapshot:
     orchestrator.reopen(spec.retry)
     try:
         if not spec.watch:
             return orchestrator.step()
-        with Watching(err, content, session) as watching:
+        with Watching(err, content, orchestrator) as watching:
 
             def show(snapshot: Snapshot) -> None:
                 watching.show(snapshot)
@@ -173,13 +178,13 @@ def _signals_as_interrupt() -> Iterator[None]:
 def _interrupted(session: Session, err: Console) -> int:
     """Leave after Ctrl-C: local jobs are ended and say so in the ledger, Slurm's go on."""
     again = "The same command again resumes."
-    if session.scheduler.keeps_jobs:
-        count = sum(1 for _ in session.history.in_flight())
+    if session.ports.scheduler.keeps_jobs:
+        count = sum(1 for _ in Orchestrator(session).history.in_flight())
         go = "goes" if count == 1 else "go"
         err.print(f"\ninterrupted; {counted(count, 'job')} {go} on without being watched. {again}", highlight=False)
         return INTERRUPTED
     err.print("\ninterrupted; ending the running cells ...", highlight=False)
-    session.scheduler.close()
+    session.ports.scheduler.close()
     _settle_interrupted(session)
     err.print(f"no process is left. {again}", highlight=False)
     return INTERRUPTED
@@ -197,12 +202,12 @@ def _unusable(run_dir: RunDir, error: OSError) -> int:
 
 def _settle_interrupted(session: Session) -> None:
     """Write down how the ended cells ended, so that status tells the truth before the run is taken up again."""
-    reconciler = Orchestrator(session).reconciler
-    deadline = session.clock.monotonic() + session.cluster.result_grace_s + 1
-    reconciler.settle()
-    while any(session.history.in_flight()) and session.clock.monotonic() < deadline:
-        session.clock.sleep(0.2)
-        reconciler.settle()
+    executor, clock = Orchestrator(session).executor, session.ports.clock
+    deadline = clock.monotonic() + session.order.cluster.result_grace_s + 1
+    executor.settle()
+    while any(executor.history.in_flight()) and clock.monotonic() < deadline:
+        clock.sleep(0.2)
+        executor.settle()
 
 
 def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, notifier: Notifier) -> int:

@@ -16,8 +16,8 @@ from sweep.cli.display import evidence
 from sweep.cli.display.as_json import as_json
 from sweep.cli.display.cells_table import describe, print_cells
 from sweep.cli.display.rejections import print_rejections
-from sweep.cli.display.summary import budget_notes, budget_totals, look_notes, totals_line
-from sweep.cli.wiring import look_at_queue, look_over_run
+from sweep.cli.display.summary import budget_notes, budget_totals, observation_notes, totals_line
+from sweep.cli.wiring import observe_queue, observe_run
 from sweep.core.attempts.blame import standing
 from sweep.core.encoding.message import hours
 from sweep.usecases.contact import away_text
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sweep.cli.args import Arguments
     from sweep.core.attempts.history import History
     from sweep.core.records.sweep_file import SweepFile
-    from sweep.usecases.look import Look
+    from sweep.usecases.observe import Observation
 
 
 def main(asked: Arguments) -> int:
@@ -49,8 +49,8 @@ def main(asked: Arguments) -> int:
 
 def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
     holder = current_holder(Path(run_dir.path))
-    look = _look(history, content, run_dir)
-    listed = statuses(content, history, run_dir, look=look, is_watched=holder is not None)
+    seen = _observe(history, content, run_dir)
+    listed = statuses(content, history, run_dir, seen=seen, is_watched=holder is not None)
     out, err = consoles()
     console = err if asked.as_json else out
     away = run_dir.away()
@@ -61,7 +61,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
             "run_dir": run_dir.path,
             "watched_by": None if holder is None else str(holder),
             "scheduler_away_since": None if away is None else away[0],
-            "unrecorded": len(look.unrecorded),
+            "unrecorded": len(seen.unrecorded),
         }
         print(json.dumps(as_json(content, listed, totals)))
     else:
@@ -75,34 +75,34 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         soft_wrap=True,
     )
     print_notes(err, budget_notes(content.policy.budget_gpu_hours, history))
-    print_notes(err, look_notes(look))
+    print_notes(err, observation_notes(seen))
     if away is not None:
         when = "" if holder is not None else ", when it was last watched"
         console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)
 
 
-def _look(history: History, content: SweepFile, run_dir: RunDir) -> Look:
+def _observe(history: History, content: SweepFile, run_dir: RunDir) -> Observation:
     """What the scheduler says; who watches writes down what ends, else it is judged here."""
     is_watched = current_holder(Path(run_dir.path)) is not None
-    return (look_at_queue if is_watched else look_over_run)(history, content, run_dir)
+    return (observe_queue if is_watched else observe_run)(history, content, run_dir)
 
 
 def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: RunDir) -> None:
     out, err = consoles()
     cells = cells_named(asked.cells, content)
-    look = _look(history, content, run_dir)
-    look = replace(look, unrecorded=frozenset(key for key in look.unrecorded if key.cell_id in cells))
+    seen = _observe(history, content, run_dir)
+    seen = replace(seen, unrecorded=frozenset(key for key in seen.unrecorded if key.cell_id in cells))
     if asked.as_json:
         found = [
-            {"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history, run_dir, look)}
+            {"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history, run_dir, seen)}
             for cell in cells
         ]
         print(json.dumps({"cells": found}))
         return
     for cell in cells:
         out.print(f"cell {cell} ({describe(content.cells[cell])})", highlight=False, soft_wrap=True)
-        evidence.print_attempts(out, cell, content, history, run_dir, look)
-    print_notes(err, look_notes(look))
+        evidence.print_attempts(out, cell, content, history, run_dir, seen)
+    print_notes(err, observation_notes(seen))
 
 
 def _nodes(asked: Arguments, content: SweepFile) -> int:

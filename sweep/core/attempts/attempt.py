@@ -46,9 +46,10 @@ class StopKind(StrEnum):
     OVER_BUDGET = "over_budget"
     PAUSED = "paused"
 
-
-WHILE_PENDING = (StopKind.HOPELESS, StopKind.PAUSED)
-"""Stops of jobs that wait: one that begins meanwhile goes on."""
+    @property
+    def is_while_pending(self) -> bool:
+        """True if only a job that waits is ended: one that begins meanwhile goes on."""
+        return self in (StopKind.HOPELESS, StopKind.PAUSED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,8 +130,13 @@ class JobReport:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether its processes can make steps now: a job that is suspended, or completing, cannot."""
+        """True if its processes can make steps now: a job that is suspended, or completing, cannot."""
         return self.state == "RUNNING"
+
+    @property
+    def is_anothers(self) -> bool:
+        """True if it is absent because another job seems to have its id: no other absent job has a reason."""
+        return self.phase is Phase.ABSENT and bool(self.reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,10 +7,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.outcome_rules import BLAMING
 from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from sweep.core.attempts.ledger import Ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,22 @@ class Blame:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"a damaged line of blame: {error}") from error
+
+
+def blames_of(ended: Ended, run: str) -> list[Blame]:
+    """The evidence of one attempt's end against nodes; ``run`` is the run's name."""
+    nodes = ended.evidence.get("blamed") if ended.outcome in BLAMING else None
+    return [
+        Blame(
+            node=str(node),
+            time=ended.time,
+            cell_id=ended.key.cell_id,
+            run=run,
+            outcome=ended.outcome,
+            reason=ended.reason,
+        )
+        for node in (nodes if isinstance(nodes, list) else [])
+    ]
 
 
 def standing(blames: Iterable[Blame], *, now: float, expiry_h: float) -> dict[str, list[Blame]]:

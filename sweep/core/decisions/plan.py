@@ -12,9 +12,10 @@ from sweep.core.attempts.outcome_rules import OUTCOME_RULES, Disposition, Outcom
 from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from sweep.core.attempts.history import AttemptState
+    from sweep.core.attempts.ledger import RepeatKey
 
 
 class ActionKind(StrEnum):
@@ -99,6 +100,15 @@ def decide(
         _decide_repeat(cell_id, repeat, history.of(cell_id, repeat), walltimes)
         for cell_id in dict.fromkeys(cells)
         for repeat in range(1, repeats + 1)
+    ]
+
+
+def to_reopen(actions: Iterable[Action], outcomes: Collection[Outcome]) -> list[RepeatKey]:
+    """Repeats that were given up, cancelled or explained with one of these outcomes."""
+    return [
+        (action.cell_id, action.repeat)
+        for action in actions
+        if action.outcome in outcomes and action.outcome is not Outcome.SUCCEEDED and action.kind not in TO_SUBMIT
     ]
 
 

@@ -27,9 +27,7 @@ class Screen:
         self.world.policy = Policy(canary=False, outcomes={**OUTCOME_RULES, Outcome.NODE_FAIL: slow})
         self.orchestrator: Orchestrator = self.world.orchestrator()
         self.text = io.StringIO()
-        self.watching = Watching(
-            Console(file=self.text, width=200), weak_content(self.world.cells), self.orchestrator.session
-        )
+        self.watching = Watching(Console(file=self.text, width=200), weak_content(self.world.cells), self.orchestrator)
 
     def look(self) -> str:
         """The line of one look, ten seconds after the last."""

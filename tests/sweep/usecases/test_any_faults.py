@@ -34,11 +34,12 @@ from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
 from sweep.ports import ClusterView, SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, Snapshot, exit_code
 from sweep.usecases.plan import declare
-from sweep.usecases.session import Session, Sources
+from sweep.usecases.session import Order, RunPorts
 from sweep.usecases.status import statuses
 from tests.fakes import CPU, Crash, ListReporter, MemoryBlameBook, MemoryLedger, tiny_cell, weak_content
 from tests.sweep.usecases.simulated_cluster import BEGAN, Cluster, Deed, End, Fate, Happening, Run
 from tests.sweep.usecases.simulated_slurm import Sbatch, SimulatedCommands, Site, Spell, Trouble
+from tests.sweep.usecases.world import session_of
 
 POOL = (
     tiny_cell(nodes=1),
@@ -174,28 +175,25 @@ class Play:
         )
         slurm = SlurmScheduler(cluster.slurm, user="me", commands=self.commands, now=self.clock.now)
         accounting = slurm if cluster.slurm.sacct else None
-        return Orchestrator(
-            Session(
-                cells=self.cells,
-                known=self.cells,
-                repeats=scenario.repeats,
-                devices={"cpu": CPU},
-                cluster=cluster,
-                run_name="weak-fake",
-                scheduler=slurm,
-                view=ClusterView(reports=slurm, accounting=accounting, facts=slurm, diagnosis=slurm),
-                ledger=self.ledger,
-                run_dir=self.run_dir,
-                clock=self.clock,
-                reporter=self.reporter,
-                sources=Sources(directory="/src", digest="0" * 16),
-                provenance={},
-                new_token=lambda: f"{next(self.tokens):06x}",
-                check_lease=lambda: None,
-                blame=self.blame,
-                policy=scenario.policy,
-            )
+        order = Order(
+            cells=self.cells,
+            known=self.cells,
+            repeats=scenario.repeats,
+            devices={"cpu": CPU},
+            cluster=cluster,
+            policy=scenario.policy,
         )
+        ports = RunPorts(
+            scheduler=slurm,
+            view=ClusterView(reports=slurm, accounting=accounting, facts=slurm, diagnosis=slurm),
+            ledger=self.ledger,
+            run_dir=self.run_dir,
+            clock=self.clock,
+            reporter=self.reporter,
+            blame=self.blame,
+            check_lease=lambda: None,
+        )
+        return Orchestrator(session_of(order, ports, self.tokens))
 
     def play(self) -> None:
         for stint in self.scenario.stints:
@@ -221,8 +219,8 @@ class Play:
         if not stint.looks:
             if names:
                 self._note_cancel(names)
-                orchestrator.reconciler.cancel(names)
-                orchestrator.reconciler.settle()
+                orchestrator.executor.cancel(names)
+                orchestrator.executor.settle()
             return
         orchestrator.reopen(stint.retry)
         for look in range(1, stint.looks + 1):

@@ -20,7 +20,7 @@ def test_what_never_arrived_is_handed_over_again_as_the_same_attempt(world: Worl
     assert not world.scheduler.by_name
     assert [type(event) for event in world.ledger.events()] == [Reserved], "one reservation, no pile of attempts"
     assert world.run_dir.away == (1_000_000.0, "Unable to contact slurm controller (connect failure)")
-    assert "not been reached since" in orchestrator.session.contact.describe()
+    assert "not been reached since" in orchestrator.executor.contact.describe()
     world.scheduler.submit_error = None
     world.clock.sleep(300)
     orchestrator.step()

@@ -20,12 +20,12 @@ def test_a_budget_is_never_overdrawn_and_what_it_stops_is_a_hole_with_that_reaso
     # Half an hour each: 0.5, 1 and 2 GPU-hours at most; a fake job uses 100 s a GPU.
     world.policy = replace(CALM, budget_gpu_hours=2.0)
     orchestrator = world.begun()
-    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(1.5)
+    assert gpu_hours_committed(orchestrator.history) == pytest.approx(1.5)
     assert len(world.scheduler.keys) == 2
     assert orchestrator.snapshot().actions[2].kind is ActionKind.LATER, "what runs may turn out cheaper"
     world.finish_all()
     now = orchestrator.watch(lambda _: None)
-    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(3 * 100 / 3600)
+    assert gpu_hours_committed(orchestrator.history) == pytest.approx(3 * 100 / 3600)
     assert now.actions[2].kind is ActionKind.OVER_BUDGET
     assert exit_code(now) == 1
     (skipped,) = world.events(Skipped)
@@ -40,11 +40,11 @@ def test_an_attempt_whose_use_is_unknown_counts_with_all_that_it_could_have_used
     world.policy = replace(CALM, budget_gpu_hours=0.9)
     orchestrator, job = world.one_job()
     del world.scheduler.states[job]
-    orchestrator.reconciler.settle()
+    orchestrator.executor.settle()
     world.clock.sleep(CLUSTER.lost_after_s + 1000)
     now = orchestrator.step()
     assert now.actions[0].kind is ActionKind.OVER_BUDGET
-    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(0.5)
+    assert gpu_hours_committed(orchestrator.history) == pytest.approx(0.5)
 
 
 def test_a_requeue_is_noticed_although_the_launcher_had_written_nothing(world: World) -> None:
@@ -53,7 +53,7 @@ def test_a_requeue_is_noticed_although_the_launcher_had_written_nothing(world: W
     for state in ("RUNNING", "PENDING"):
         world.scheduler.say(job, state, started_at=0.0 if state == "RUNNING" else None)
         orchestrator.step()
-    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(0.2 + 0.5)
+    assert gpu_hours_committed(orchestrator.history) == pytest.approx(0.2 + 0.5)
     world.finish(job)
     orchestrator.step()
     assert world.events(Ended)[0].gpu_seconds == 720 + 100
@@ -75,19 +75,19 @@ def _requeued(world: World, *, budget: float, ended_at: float | None = 720.0) ->
 
 def test_a_requeued_job_counts_with_what_it_has_used_and_one_more_walltime(world: World) -> None:
     orchestrator = _requeued(world, budget=0.71)
-    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(0.2 + 0.5)
+    assert gpu_hours_committed(orchestrator.history) == pytest.approx(0.2 + 0.5)
     assert world.scheduler.cancelled == []
     heir = world.begun()
-    assert gpu_hours_committed(heir.session.history) == pytest.approx(0.2 + 0.5)
+    assert gpu_hours_committed(heir.history) == pytest.approx(0.2 + 0.5)
 
 
 def test_until_accounting_has_the_end_of_a_run_its_files_tell(world: World) -> None:
     orchestrator = _requeued(world, budget=0.71, ended_at=None)
-    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(710 / 3600 + 0.5)
+    assert gpu_hours_committed(orchestrator.history) == pytest.approx(710 / 3600 + 0.5)
     (job,) = world.scheduler.live_jobs()
     world.scheduler.runs[job] = [JobRun(started_at=0.0, ended_at=720.0)]
     orchestrator.step()
-    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(0.2 + 0.5)
+    assert gpu_hours_committed(orchestrator.history) == pytest.approx(0.2 + 0.5)
 
 
 def test_a_requeued_job_that_no_longer_fits_into_the_budget_is_stopped_while_it_waits(world: World) -> None:

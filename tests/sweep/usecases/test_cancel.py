@@ -32,7 +32,7 @@ def test_a_cancel_request_ends_the_cell_and_holds_it(world: World) -> None:
 
 def test_a_held_cell_runs_again_only_when_asked(world: World) -> None:
     orchestrator, _ = world.one_job()
-    orchestrator.reconciler.cancel(list(world.cells))
+    orchestrator.executor.cancel(list(world.cells))
     assert world.look_twice(orchestrator).is_over
     assert world.orchestrator().step().is_over
     asked = world.orchestrator()
@@ -64,8 +64,8 @@ def test_a_cancel_holds_back_what_is_not_in_the_queue_yet(world: World) -> None:
     assert reasons[retried].startswith("cancelled by the user before it was submitted again; before that COMM_FAILURE")
     assert "cancelled by the user" in reasons[running]
     (event,) = world.events(CancelRequested)
-    assert held_back([event], orchestrator.session.history, OUTCOME_RULES) == ((retried, 1), (waiting, 1))
-    orchestrator.reconciler.cancel(world.cells)
+    assert held_back([event], orchestrator.history, OUTCOME_RULES) == ((retried, 1), (waiting, 1))
+    orchestrator.executor.cancel(world.cells)
     assert len(world.events(CancelRequested)) == 1, "nothing is left to cancel"
     asked = world.orchestrator()
     assert asked.step().is_over
@@ -84,15 +84,15 @@ def test_a_cancel_leaves_what_is_measured_or_explained_as_it_is(world: World) ->
         else:
             world.fail(job, rank_error(ErrorClass.OOM_DEVICE))
     before = orchestrator.step().actions
-    orchestrator.reconciler.cancel(world.cells)
+    orchestrator.executor.cancel(world.cells)
     assert orchestrator.step().actions == before
     assert {action.kind for action in before} == {ActionKind.DONE, ActionKind.EXPLAINED}
-    assert held_back(world.events(CancelRequested), orchestrator.session.history, OUTCOME_RULES) == ()
+    assert held_back(world.events(CancelRequested), orchestrator.history, OUTCOME_RULES) == ()
 
 
 def test_a_cancel_that_the_scheduler_did_not_hear_is_repeated(world: World) -> None:
     orchestrator, job = world.one_job()
-    orchestrator.reconciler.cancel(list(world.cells))
+    orchestrator.executor.cancel(list(world.cells))
     world.scheduler.say(job, "RUNNING")
     orchestrator.step()
     world.clock.sleep(30)
@@ -103,13 +103,13 @@ def test_a_cancel_that_the_scheduler_did_not_hear_is_repeated(world: World) -> N
 def test_a_cancel_that_the_scheduler_did_not_hear_is_known_and_repeated(world: World) -> None:
     orchestrator, job = world.one_job()
     world.scheduler.cancel_error = away()
-    orchestrator.reconciler.cancel(world.cells)
-    assert "connect failure" in orchestrator.reconciler.cancel_failure
+    orchestrator.executor.cancel(world.cells)
+    assert "connect failure" in orchestrator.executor.cancel_failure
     world.scheduler.cancel_error = None
     heir = world.orchestrator()
     world.look_on(heir, times=5)
     assert world.scheduler.cancelled == [job]
-    assert heir.reconciler.cancel_failure == ""
+    assert heir.executor.cancel_failure == ""
 
 
 def test_a_job_that_had_failed_before_the_cancel_keeps_its_own_end_and_is_not_tried_again(world: World) -> None:
@@ -124,8 +124,8 @@ def test_a_job_that_had_failed_before_the_cancel_keeps_its_own_end_and_is_not_tr
         else:
             world.scheduler.say(job, "NODE_FAIL")
     heir = world.orchestrator()
-    heir.reconciler.cancel(world.cells)
-    over = had_ended(world.events(CancelRequested), heir.session.history)
+    heir.executor.cancel(world.cells)
+    over = had_ended(world.events(CancelRequested), heir.history)
     assert [key.cell_id for key in over] == [out_of_memory, lost_node]
     now = world.look_twice(heir)
     assert now.is_over
@@ -165,4 +165,4 @@ def test_one_of_an_array_that_was_cancelled_before_it_arrived_stays_cancelled_an
     now = orchestrator.step()
     assert kinds(now) == [ActionKind.HOLD, ActionKind.DONE]
     assert "before it was submitted" in now.actions[0].reason
-    assert world.orchestrator().session.history.problems == []
+    assert world.orchestrator().history.problems == []

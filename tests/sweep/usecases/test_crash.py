@@ -56,7 +56,7 @@ def test_a_process_that_lost_the_run_hands_nothing_over(world: World) -> None:
 
     def suspended(event: Event) -> None:
         append(event)
-        orchestrator.session.check_lease = _lost
+        orchestrator.executor.check_lease = _lost
 
     world.ledger.append = suspended  # type: ignore[method-assign]
     with pytest.raises(LookupError):

@@ -30,7 +30,7 @@ def test_a_walltime_is_cut_by_what_another_cell_of_the_model_took(world: World) 
     _one_by_one(world, maintenance_in_min=20)
     orchestrator = world.begun()
     world.finish(world.scheduler.live_jobs()[0])
-    orchestrator.reconciler.settle()
+    orchestrator.executor.settle()
     action = next(a for a in orchestrator.snapshot().actions if a.cell_id == longer)
     # 100 s, twice the tokens, three times for safety: 10 min, and two to start; 18 are left of 20.
     assert action.walltime_min == 18

@@ -64,7 +64,7 @@ def test_a_pause_takes_back_what_has_not_begun_and_that_did_not_happen(world: Wo
     assert world.scheduler.cancelled == waiting
     now = orchestrator.watch(lambda _: None)
     assert kinds(now) == [ActionKind.GIVE_UP] * 3 + [ActionKind.PAUSED] * 3
-    assert gpu_hours_committed(orchestrator.session.history) == pytest.approx(3 * 100 / 3600)
+    assert gpu_hours_committed(orchestrator.history) == pytest.approx(3 * 100 / 3600)
     (skipped,) = world.events(Skipped)
     assert (skipped.kind, len(skipped.repeats)) == ("paused", 3)
     asked = world.orchestrator()
@@ -92,7 +92,7 @@ def test_what_the_user_cancels_while_it_is_taken_back_stays_cancelled(world: Wor
     first, *_ = world.scheduler.live_jobs()
     world.scheduler.takes_its_time = True
     orchestrator.step()
-    orchestrator.reconciler.cancel([world.scheduler.keys[first].cell_id])
+    orchestrator.executor.cancel([world.scheduler.keys[first].cell_id])
     world.scheduler.takes_its_time = False
     world.clock.sleep(30)
     orchestrator.step()

@@ -26,7 +26,8 @@ def test_the_sites_own_limit_counts_over_all_arrays_together(world: World) -> No
     world.set_cells(*several(8))
     world.scheduler.limits = Site(max_array_tasks=2)
     orchestrator = world.orchestrator()
-    orchestrator.session.cluster = replace(CLUSTER, slurm=SlurmSpec(max_concurrent_jobs=3))
+    cluster = replace(CLUSTER, slurm=SlurmSpec(max_concurrent_jobs=3))
+    orchestrator.order = replace(orchestrator.order, cluster=cluster)
     orchestrator.step()
     assert sorted(len(jobs) for jobs in world.scheduler.by_name.values()) == [1, 2]
     world.finish(world.scheduler.live_jobs()[0])

@@ -66,7 +66,7 @@ def test_what_was_cancelled_just_before_is_tried_again_once_its_job_is_gone(worl
     for job in world.scheduler.live_jobs():
         world.scheduler.say(job, "RUNNING")
     world.scheduler.takes_its_time = True
-    orchestrator.reconciler.cancel(list(world.cells))
+    orchestrator.executor.cancel(list(world.cells))
     asked = _asked(world, Outcome.CANCELLED)
     assert {action.kind for action in asked.step().actions} == {ActionKind.WAIT}
     for job in world.scheduler.live_jobs():
@@ -76,7 +76,7 @@ def test_what_was_cancelled_just_before_is_tried_again_once_its_job_is_gone(worl
     asked.step()
     assert _attempts(world) == [2, 2]
     assert _reopened(world) == 2
-    asked.reconciler.cancel(list(world.cells))
+    asked.executor.cancel(list(world.cells))
     for job in world.scheduler.live_jobs():
         world.scheduler.say(job, "CANCELLED by 0")
     asked.step()

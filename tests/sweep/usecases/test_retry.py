@@ -52,7 +52,7 @@ def test_a_retry_waits_for_its_back_off_which_doubles(world: World) -> None:
         orchestrator.step()
         (job,) = world.scheduler.live_jobs()
         del world.scheduler.states[job]
-        orchestrator.reconciler.settle()
+        orchestrator.executor.settle()
         world.clock.sleep(CLUSTER.lost_after_s)
         now = orchestrator.step()
         assert now.actions[0].kind is ActionKind.LATER

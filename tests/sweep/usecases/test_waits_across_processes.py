@@ -6,8 +6,8 @@ import pytest
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.ledger import Released
+from sweep.core.settlement.case import MOST_SKEW_S
 from sweep.ports import SubmissionUncertainError
-from sweep.usecases.sightings import MOST_SKEW_S
 from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CLUSTER, World
 

@@ -24,7 +24,7 @@ def test_a_job_that_would_wait_for_ever_is_ended_with_the_reason(world: World) -
     now = orchestrator.step()
     assert now.actions[0].outcome is Outcome.REJECTED_BY_SCHEDULER
     assert "PartitionTimeLimit" in now.actions[0].reason
-    assert gpu_hours_committed(orchestrator.session.history) == 0, "it never began"
+    assert gpu_hours_committed(orchestrator.history) == 0, "it never began"
 
 
 def _hopeless_and_not_heard(world: World) -> tuple[Orchestrator, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from sweep.core.settings.site import Site
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind
 from sweep.ports import SchedulerUnreachableError
 from sweep.usecases.orchestrate import Orchestrator, Snapshot
-from sweep.usecases.session import Session, Sources
+from sweep.usecases.session import Order, Origin, RunPorts, Session
 from tests.fakes import (
     CPU,
     FakeClock,
@@ -69,6 +70,18 @@ def kinds(now: Snapshot) -> list[ActionKind]:
     return [action.kind for action in now.actions]
 
 
+def session_of(order: Order, ports: RunPorts, tokens: Iterator[int]) -> Session:
+    """A session whose submissions are told apart by a number."""
+    origin = Origin(
+        run_name="weak-fake",
+        sources_dir="/src",
+        sources_hash="0" * 16,
+        provenance={},
+        new_token=lambda: f"{next(tokens):06x}",
+    )
+    return Session(order=order, origin=origin, ports=ports)
+
+
 @dataclass
 class World:
     """Everything that survives the death of an orchestrator, and a way to start the next one."""
@@ -98,29 +111,26 @@ class World:
 
     def orchestrator(self) -> Orchestrator:
         """A new process takes the run up."""
-        return Orchestrator(
-            Session(
-                cells=self.cells,
-                known={**self.known, **self.cells},
-                repeats=self.repeats,
-                devices={"cpu": CPU},
-                cluster=CLUSTER,
-                run_name="weak-fake",
-                scheduler=self.scheduler,
-                view=self.scheduler.view,
-                ledger=self.ledger,
-                run_dir=self.run_dir,
-                clock=self.clock,
-                reporter=self.reporter,
-                sources=Sources(directory="/src", digest="0" * 16),
-                provenance={},
-                new_token=lambda: f"{next(self.tokens):06x}",
-                check_lease=lambda: None,
-                blame=self.blame,
-                policy=self.policy,
-                canary_helps=self.canary_helps,
-            )
+        order = Order(
+            cells=self.cells,
+            known={**self.known, **self.cells},
+            repeats=self.repeats,
+            devices={"cpu": CPU},
+            cluster=CLUSTER,
+            policy=self.policy,
+            canary_helps=self.canary_helps,
         )
+        ports = RunPorts(
+            scheduler=self.scheduler,
+            view=self.scheduler.view,
+            ledger=self.ledger,
+            run_dir=self.run_dir,
+            clock=self.clock,
+            reporter=self.reporter,
+            blame=self.blame,
+            check_lease=lambda: None,
+        )
+        return Orchestrator(session_of(order, ports, self.tokens))
 
     def begun(self, *cells: Cell) -> Orchestrator:
         """A process that has looked once at the run: at one of these cells, or as it is."""
@@ -167,9 +177,9 @@ class World:
         """Every job in the queue ends so, and its files have had their time to appear; nothing is submitted."""
         for job in self.scheduler.live_jobs():
             self.fail(job, *errors, state=state, **details)
-        orchestrator.reconciler.settle()
+        orchestrator.executor.settle()
         self.clock.sleep(CLUSTER.result_grace_s)
-        orchestrator.reconciler.settle()
+        orchestrator.executor.settle()
 
     def attempt_file(self, job: str, **changes: object) -> AttemptFile:
         """What the launcher of a job writes."""

@@ -10,11 +10,11 @@ from sweep.cli.display.evidence import attempts_as_json, print_attempts
 from sweep.core.attempts.attempt import JobReport, Phase
 from sweep.core.records.attempt_file import AttemptFile
 from sweep.core.records.progress import Progress
-from sweep.usecases.look import Look
+from sweep.usecases.observe import Observation
 from tests.fakes import weak_content
 from tests.sweep.cli.screen import Screen
 
-UNSEEN = Look(reports={}, unrecorded=frozenset())
+UNSEEN = Observation(reports={}, unrecorded=frozenset())
 
 
 def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None:
@@ -22,7 +22,7 @@ def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None
     screen.look()
     world = screen.world
     (key, *_) = (world.scheduler.keys[job] for job in world.scheduler.live_jobs())
-    history, content = screen.orchestrator.session.history, weak_content(world.cells)
+    history, content = screen.orchestrator.history, weak_content(world.cells)
     (waiting,) = attempts_as_json(key.cell_id, content, history, world.run_dir, UNSEEN)
     assert (waiting["state"], waiting["running"]) == ("in flight", None)
     world.run_dir.attempt_files[key] = AttemptFile(
@@ -42,14 +42,14 @@ def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None
 def test_an_attempt_that_waits_shows_for_what_and_one_that_ended_unrecorded_that_it_is_not_recorded() -> None:
     screen = Screen()
     screen.look()
-    world, history = screen.world, screen.orchestrator.session.history
+    world, history = screen.world, screen.orchestrator.history
     waiting, ended = history.in_flight()
     content = weak_content(world.cells)
     held = JobReport(state="PENDING", phase=Phase.PENDING, reason="JobHeldUser")
-    look = Look(reports={str(waiting.job_id): held}, unrecorded=frozenset([ended.key]))
+    seen = Observation(reports={str(waiting.job_id): held}, unrecorded=frozenset([ended.key]))
     text = io.StringIO()
     for key in (waiting.key, ended.key):
-        print_attempts(Console(file=text, width=200), key.cell_id, content, history, world.run_dir, look)
+        print_attempts(Console(file=text, width=200), key.cell_id, content, history, world.run_dir, seen)
     first, second = text.getvalue().split("repeat 1 attempt 1: ")[1:]
     assert "waits for          JobHeldUser; its user held it" in first
     assert "not recorded" not in first

@@ -54,7 +54,7 @@ def test_cells_of_earlier_commands_in_the_same_run_directory_are_not_counted() -
         cells={**screen.world.cells, cell_id(other): other},
         points=(*screen.watching._content.points, Point(axes={"nodes": 4}, cell_id=cell_id(other))),
     )
-    screen.watching = Watching(Console(file=screen.text, width=200), whole, screen.orchestrator.session)
+    screen.watching = Watching(Console(file=screen.text, width=200), whole, screen.orchestrator)
     assert screen.look().startswith("2 repeats: 2 queued; ")
 
 

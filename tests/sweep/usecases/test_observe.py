@@ -1,4 +1,4 @@
-"""A look at a run that nobody watches: what it says, and that it leaves no trace."""
+"""An observation of a run that nobody watches says what has ended, and leaves no trace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sweep.core.attempts.attempt import JobReport, Outcome, Phase
 from sweep.core.attempts.history import History, fold
 from sweep.core.decisions.plan import ActionKind
 from sweep.ports import SchedulerError
-from sweep.usecases.look import Look, look_over
+from sweep.usecases.observe import Observation, observe
 from sweep.usecases.status import statuses
 from tests.fakes import weak_content
 from tests.sweep.usecases.world import World
@@ -18,10 +18,8 @@ def left(world: World) -> History:
     return fold(world.ledger.events())
 
 
-def looked(world: World, history: History) -> Look:
-    return look_over(
-        history, run_dir=world.run_dir, scheduler=world.scheduler, view=world.scheduler.view, clock=world.clock
-    )
+def observed(world: World, history: History) -> Observation:
+    return observe(history, records=world.run_dir, view=world.scheduler.view, now=world.clock.now())
 
 
 def test_what_has_ended_is_judged_and_nothing_is_written(world: World) -> None:
@@ -30,14 +28,14 @@ def test_what_has_ended_is_judged_and_nothing_is_written(world: World) -> None:
     world.finish(measured)
     world.scheduler.say(failed, "TIMEOUT")
     before = list(world.ledger.lines)
-    look = looked(world, history)
+    seen = observed(world, history)
     assert world.ledger.lines == before
     assert world.scheduler.cancelled == []
     assert world.run_dir.claims == {}
-    assert look.unrecorded == {world.scheduler.keys[measured], world.scheduler.keys[failed]}
+    assert seen.unrecorded == {world.scheduler.keys[measured], world.scheduler.keys[failed]}
     outcomes = {history.attempt(world.scheduler.keys[job]).outcome for job in (measured, failed)}  # type: ignore[union-attr]
     assert outcomes == {Outcome.SUCCEEDED, Outcome.TIMEOUT}
-    listed = statuses(weak_content(world.cells), history, world.run_dir, look=look)
+    listed = statuses(weak_content(world.cells), history, world.run_dir, seen=seen)
     assert [(status.action.kind, status.is_recorded) for status in listed] == [
         (ActionKind.DONE, False),
         (ActionKind.RETRY, False),
@@ -49,8 +47,8 @@ def test_what_runs_or_waits_stays_as_it_is(world: World) -> None:
     running, _ = world.scheduler.live_jobs()
     world.scheduler.states[running] = JobReport(state="RUNNING", phase=Phase.RUNNING)
     world.clock.sleep(10_000)
-    look = looked(world, history)
-    assert look.unrecorded == frozenset()
+    seen = observed(world, history)
+    assert seen.unrecorded == frozenset()
     assert len(list(history.in_flight())) == 2
 
 
@@ -60,5 +58,5 @@ def test_a_scheduler_that_cannot_be_asked_leaves_what_results_say(world: World) 
     key = world.finish(measured)
     world.launched(measured, started_at=1.0, ended_at=2.0, exit_code=0)
     world.scheduler.poll_error = SchedulerError("no squeue here")
-    look = looked(world, history)
-    assert (look.problem, look.unrecorded) == ("no squeue here", {key})
+    seen = observed(world, history)
+    assert (seen.problem, seen.unrecorded) == ("no squeue here", {key})

@@ -151,7 +151,7 @@ def test_a_late_job_of_a_submission_that_was_being_given_back_is_cancelled_and_n
     world.scheduler.say("77", "PENDING")
     heir = world.orchestrator()
     if cancelled:
-        heir.reconciler.cancel(world.cells)
+        heir.executor.cancel(world.cells)
     world.scheduler.cancel_error = SchedulerError("away")
     heir.step()
     assert not world.events(Released), "it is tried again"
@@ -170,7 +170,7 @@ def test_what_the_user_cancelled_is_no_job_only_if_it_could_be_withdrawn(world: 
     world.set_cells(tiny_cell())
     name = _reserved_and_never_heard_of(world)
     heir = world.orchestrator()
-    heir.reconciler.cancel(world.cells)
+    heir.executor.cancel(world.cells)
     heir.step()
     world.clock.sleep(60)
     world.run_dir.withdraw = lambda _: "55"  # type: ignore[method-assign]

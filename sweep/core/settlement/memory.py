@@ -1,0 +1,66 @@
+"""Memory of a settlement: what one process remembers from one look at a run to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sweep.core.attempts.attempt import AttemptKey, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class AbsenceTimer:
+    """Since when (monotonic) a job has ended or been unknown without a break; ``RUNNING``: it was there again."""
+
+    phase: Phase
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobMemory:
+    """What is remembered of the job of one attempt; times are monotonic seconds.
+
+    Attributes:
+        job_id: The job: another one has a memory of its own.
+        absence: Since when it has been over or unknown; None: it never was.
+        run: The run that was looked at for signs of earlier ones: True if it waited, and when it began (Unix time).
+        cancel_heard_at: When the scheduler last heard a cancel of it.
+        is_stop_new: True if this process itself asked for its end.
+        has_stop_lapsed: True if it began before it could be taken back, and goes on.
+        measured_since: Since when it runs although its result is there.
+        hopeless_since: Since when it waits for what never comes.
+        is_held: True if somebody must release it, and people were told.
+        stalled_since: Since when it has made no step.
+        step: The step that it was at.
+    """
+
+    job_id: str | None
+    absence: AbsenceTimer | None = None
+    run: tuple[bool, float | None] | None = None
+    cancel_heard_at: float | None = None
+    is_stop_new: bool = False
+    has_stop_lapsed: bool = False
+    measured_since: float | None = None
+    hopeless_since: float | None = None
+    is_held: bool = False
+    stalled_since: float | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """What is remembered of a run.
+
+    Attributes:
+        jobs: Of attempts in flight.
+        poll_failure: Why the scheduler could last not be asked; empty: it could. People are told once.
+        cancel_failure: Why the scheduler did not hear the last cancel; empty: it did.
+        lookup_failures: Why submissions could last not be looked up.
+    """
+
+    jobs: Mapping[AttemptKey, JobMemory] = field(default_factory=dict)
+    poll_failure: str = ""
+    cancel_failure: str = ""
+    lookup_failures: Mapping[str, str] = field(default_factory=dict)
