@@ -32,7 +32,7 @@ def test_any_part_that_fails_makes_the_whole_fail(first: int, second: int, expec
     assert run_all([part("a", codes[0]), part("b", codes[1])]) == expected
 
 
-def test_outputs_do_not_mix_and_none_is_lost(capfd: pytest.CaptureFixture[str]) -> None:
+def test_outputs_do_not_mix_and_no_line_is_lost(capfd: pytest.CaptureFixture[str]) -> None:
     speaking = "import time\nfor i in range({n}): print('{name}', i); time.sleep(0.05)"
     # The second goes on after the first, and the third ends before both.
     counts = {"a": 4, "b": 12, "c": 1}
@@ -93,7 +93,7 @@ def test_an_interruption_ends_both_and_all_that_they_started(number: signal.Sign
     wait_for(lambda: not any(map(is_alive, children)), 60, "nothing is left")
 
 
-def test_each_integration_test_is_in_exactly_one_part_and_the_others_have_the_rest() -> None:
+def test_each_integration_test_is_in_exactly_one_part() -> None:
     trainer, others, *waiting = parts([], {})
     assert {"tests", "--ignore=tests/trainer", "--ignore=tests/integration"} <= set(others.command)
     assert "tests/trainer" in trainer.command
@@ -109,7 +109,7 @@ def test_each_integration_test_is_in_exactly_one_part_and_the_others_have_the_re
     assert sum(map(len, collected)) == len(files)
 
 
-def test_a_slurm_that_is_given_is_used_by_one_part_only() -> None:
+def test_only_one_part_uses_a_given_slurm() -> None:
     together = parts(["-x"], {GIVEN_SLURM: "/somewhere"})
     assert [("tests/integration" in made.command) for made in together] == [False, False, True]
     assert all(made.command[-1] == "-x" for made in together)

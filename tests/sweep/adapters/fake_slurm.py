@@ -1,4 +1,4 @@
-"""Slurm's commands on PATH, which answer as a test tells them."""
+"""Slurm's commands as shell scripts on PATH, whose answers a test sets."""
 
 from __future__ import annotations
 

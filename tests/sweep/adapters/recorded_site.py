@@ -1,4 +1,4 @@
-"""A cluster's recorded answers to questions about its settings, which a test may change."""
+"""A cluster's recorded answers to questions about its configuration, which a test may change."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_a_file_system_whose_hard_links_replace_is_a_problem(tmp_path: Path, mon
     assert probe.file_system_problem(tmp_path) == "a hard link replaces a file that is there"
 
 
-def test_clocks_are_compared_with_the_stamps_of_files(tmp_path: Path) -> None:
+def test_the_clock_is_compared_with_the_time_stamps_of_files(tmp_path: Path) -> None:
     ahead = probe.ahead_of_files_s(tmp_path)
     assert ahead is not None
     assert abs(ahead) < 5
@@ -39,7 +39,7 @@ def test_clocks_are_compared_with_the_stamps_of_files(tmp_path: Path) -> None:
     assert probe.ahead_of_files_s(tmp_path / "none") is None
 
 
-def test_nodes_meet_and_compare_clocks() -> None:
+def test_nodes_connect_and_compare_clocks() -> None:
     """Both ends on this machine, in two threads; and a port that is taken."""
     both = replace(
         submission_of(name="doctor", created_at=1000.0, nodes=2), launch=LaunchSpec(rendezvous_host="127.0.0.1")

@@ -10,20 +10,20 @@ from sweep.adapters.doctor.machine import file_system, packages, port_range, sha
 from sweep.usecases.doctor.checks import CheckStatus
 
 
-def test_a_file_system_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+def test_a_file_system_is_tried_and_left_clean(tmp_path: Path) -> None:
     assert file_system(tmp_path).status is CheckStatus.OK
     assert list(tmp_path.iterdir()) == []
     missing = file_system(tmp_path / "missing")
     assert (missing.status, bool(missing.mend)) == (CheckStatus.PROBLEM, True)
 
 
-def test_packages_that_do_not_lie_together_are_a_problem(tmp_path: Path) -> None:
+def test_packages_in_different_folders_are_a_problem(tmp_path: Path) -> None:
     assert packages().status is CheckStatus.OK
     assert packages(tmp_path).status is CheckStatus.PROBLEM
 
 
 @pytest.mark.parametrize("name", ["trainer.py", "analysis/__init__.py"])
-def test_a_file_with_a_packages_name_in_the_working_directory_is_told_of(tmp_path: Path, name: str) -> None:
+def test_a_file_with_a_packages_name_in_the_working_directory_is_a_warning(tmp_path: Path, name: str) -> None:
     assert shadowing(tmp_path).status is CheckStatus.OK
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()

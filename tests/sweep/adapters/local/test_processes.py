@@ -34,7 +34,7 @@ def start_of(process: subprocess.Popen[bytes]) -> float:
     return start
 
 
-def test_a_process_is_known_by_pid_start_and_mark(process: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_identified_by_pid_start_time_and_marker(process: subprocess.Popen[bytes]) -> None:
     assert own_process(process.pid, start=start_of(process), marker="mine") == psutil.Process(process.pid)
 
 
@@ -43,11 +43,11 @@ def test_another_start_time_is_another_process(process: subprocess.Popen[bytes])
         assert own_process(process.pid, start=start_of(process) + off_by_s, marker="mine") is None
 
 
-def test_another_mark_is_another_process(process: subprocess.Popen[bytes]) -> None:
+def test_another_marker_is_another_process(process: subprocess.Popen[bytes]) -> None:
     assert own_process(process.pid, start=start_of(process), marker="other") is None
 
 
-def test_a_process_that_only_waits_to_be_reaped_is_gone(process: subprocess.Popen[bytes]) -> None:
+def test_a_zombie_is_gone(process: subprocess.Popen[bytes]) -> None:
     start = start_of(process)
     process.kill()
     while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
@@ -64,14 +64,14 @@ def test_a_pid_that_nobody_has_is_gone(process: subprocess.Popen[bytes]) -> None
     assert own_process(process.pid, start=start, marker="mine") is None
 
 
-def test_killing_by_mark_spares_everyone_else(process: subprocess.Popen[bytes]) -> None:
+def test_killing_by_marker_spares_all_other_processes(process: subprocess.Popen[bytes]) -> None:
     assert kill_marked("other") == []
     assert process.poll() is None
     assert kill_marked("mine") == []
     assert process.wait(timeout=60) == -9
 
 
-def test_a_child_that_dropped_the_mark_dies_with_its_parent() -> None:
+def test_a_child_that_dropped_the_marker_is_killed_with_its_parent() -> None:
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEP!r}], env={{}})"
     parent = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, MARKER: "family"})
     while not (children := psutil.Process(parent.pid).children()):

@@ -135,7 +135,7 @@ def test_a_job_that_succeeds_is_completed(local: Local) -> None:
     assert (folder / "node-1.log").exists()
 
 
-def test_a_job_that_fails_says_where_and_how(local: Local) -> None:
+def test_the_reason_of_a_failed_job_names_node_and_exit_code(local: Local) -> None:
     launch = stub_launch("works", "--exit-code", "7", "--failing-node", "1")
     (job_id,) = local.scheduler.submit(submission(local.run_dir, launch, nodes=2))
     report = local.end_of(job_id)
@@ -143,7 +143,7 @@ def test_a_job_that_fails_says_where_and_how(local: Local) -> None:
     assert report.outcome is None
 
 
-def test_what_a_launcher_says_before_it_knows_its_attempt_is_kept(local: Local) -> None:
+def test_the_output_of_a_launcher_that_does_not_know_its_attempt_yet_is_kept(local: Local) -> None:
     made = submission(local.run_dir, stub_launch("works"))
     (job_id,) = local.scheduler.submit(made)
     (local.run_dir / made.file).write_text("{")
@@ -162,7 +162,7 @@ def test_a_cancelled_job_leaves_no_process(local: Local) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_grace_s", [1.0, 600.0])
-def test_a_deaf_job_is_cancelled_within_ten_seconds(local: Local, stop_grace_s: float) -> None:
+def test_a_job_that_ignores_sigterm_is_cancelled_within_ten_seconds(local: Local, stop_grace_s: float) -> None:
     job_id = local.start_hanging("--deaf", stop_grace_s=stop_grace_s)
     began = time.monotonic()
     local.scheduler.cancel(dict.fromkeys([job_id], "s"))
@@ -182,7 +182,7 @@ def test_a_stopped_launcher_cannot_delay_a_cancel(local: Local) -> None:
     assert psutil.wait_procs([launcher], timeout=10)[1] == []
 
 
-def test_a_job_that_waits_is_cancelled_without_being_started(local: Local) -> None:
+def test_a_pending_job_is_cancelled_without_being_started(local: Local) -> None:
     made = submission(local.run_dir, stub_launch("works"), tasks=(key(1), key(2)), gpus_per_node=2)
     first, second = local.scheduler.submit(made)
     assert local.report(second).state == "PENDING"
@@ -192,7 +192,7 @@ def test_a_job_that_waits_is_cancelled_without_being_started(local: Local) -> No
     assert not (local.run_dir / attempt_dir(key(2))).exists()
 
 
-def test_a_job_that_has_begun_is_left_alone_where_only_waiting_ones_are_to_end(local: Local) -> None:
+def test_a_job_that_has_begun_is_left_alone_where_only_pending_jobs_are_cancelled(local: Local) -> None:
     made = submission(local.run_dir, stub_launch("works"), tasks=(key(1), key(2)), gpus_per_node=2)
     first, second = local.scheduler.submit(made)
     assert local.report(first).state == "RUNNING"
@@ -201,14 +201,14 @@ def test_a_job_that_has_begun_is_left_alone_where_only_waiting_ones_are_to_end(l
     assert local.end_of(first).state == "COMPLETED"
 
 
-def test_cancelling_what_is_over_changes_nothing(local: Local) -> None:
+def test_cancelling_a_job_that_has_ended_changes_nothing(local: Local) -> None:
     (job_id,) = local.scheduler.submit(submission(local.run_dir, stub_launch("works")))
     report = local.end_of(job_id)
     local.scheduler.cancel(dict.fromkeys([job_id, "never-heard-of.0"], "s"))
     assert local.report(job_id) == report
 
 
-def test_leaving_interrupts_what_runs_and_what_waits(local: Local) -> None:
+def test_close_interrupts_running_and_pending_jobs(local: Local) -> None:
     made = submission(local.run_dir, stub_launch("hangs"), tasks=(key(1), key(2)), gpus_per_node=2)
     first, second = local.scheduler.submit(made)
     local.wait_for(made, "ready-*")
@@ -264,7 +264,7 @@ def test_a_killed_orchestrators_jobs_are_taken_over(
 
 
 @pytest.mark.slow
-def test_a_taken_over_job_ends_as_its_launcher_wrote(
+def test_a_taken_over_job_has_the_end_that_its_launcher_wrote(
     local: Local, orchestrate: Callable[[Submission], subprocess.Popen[str]]
 ) -> None:
     for code, state in ((0, "COMPLETED"), (7, "FAILED")):
@@ -280,7 +280,7 @@ def test_a_taken_over_job_ends_as_its_launcher_wrote(
 
 
 @pytest.mark.slow
-def test_waiting_jobs_of_a_killed_orchestrator_are_started(
+def test_pending_jobs_of_a_killed_orchestrator_are_started(
     local: Local, orchestrate: Callable[[Submission], subprocess.Popen[str]]
 ) -> None:
     first = killed_while_hanging(local, orchestrate, nodes=2)
@@ -290,7 +290,7 @@ def test_waiting_jobs_of_a_killed_orchestrator_are_started(
 
 
 @pytest.mark.slow
-def test_a_job_that_ended_unseen_and_unsaid_counts_as_a_failed_node(
+def test_a_job_whose_end_nobody_saw_or_wrote_is_a_node_failure(
     local: Local, orchestrate: Callable[[Submission], subprocess.Popen[str]]
 ) -> None:
     job_id = killed_while_hanging(local, orchestrate)
@@ -307,7 +307,7 @@ def test_a_job_that_ended_unseen_and_unsaid_counts_as_a_failed_node(
     assert report.reason == "the launcher of node 0 vanished"
 
 
-def test_a_job_whose_start_was_cut_short_is_ended_and_never_started_twice(local: Local) -> None:
+def test_a_job_whose_start_was_cut_short_is_ended_and_not_started_again(local: Local) -> None:
     job_id = local.start_hanging()
     JobFiles(local.run_dir).write(replace(local.job(job_id), launched=()))
     heir = local.another()
@@ -383,7 +383,7 @@ def test_a_submission_is_found_by_its_name(local: Local) -> None:
     assert local.another().find(made) == ("stub.0", "stub.1")
 
 
-def test_what_a_crash_left_of_a_submission_is_removed_and_never_run(local: Local) -> None:
+def test_the_files_of_a_half_written_submission_are_removed_and_never_run(local: Local) -> None:
     made = submission(local.run_dir, stub_launch("works"), tasks=(key(1), key(2)))
     local.scheduler.submit(made)
     (local.run_dir / "local" / "stub.0.json").unlink()
@@ -408,7 +408,7 @@ def test_an_unknown_or_damaged_job_is_absent(local: Local) -> None:
     assert local.report("unheard-of.0") == ABSENT
 
 
-def test_a_scheduler_that_only_looks_starts_nothing_and_ends_nothing(local: Local) -> None:
+def test_a_scheduler_that_only_reads_starts_and_ends_no_job(local: Local) -> None:
     made = submission(local.run_dir, stub_launch("hangs"), tasks=(key(1), key(2)), gpus_per_node=2)
     first, second = local.scheduler.submit(made)
     onlooker = local.another(drives=False)
@@ -426,7 +426,7 @@ def test_a_scheduler_that_only_looks_starts_nothing_and_ends_nothing(local: Loca
     assert '"RUNNING"' in (local.run_dir / "local" / f"{first}.json").read_text(), "it only looks"
 
 
-def test_a_scheduler_that_does_not_stay_notices_and_ends_and_starts_nothing(local: Local) -> None:
+def test_a_scheduler_that_does_not_stay_ends_jobs_and_starts_none(local: Local) -> None:
     job_id = local.start_hanging()
     made = submission(local.run_dir, stub_launch("hangs"), name="waits", tasks=(key(2), key(3)))
     second, third = local.scheduler.submit(made)
@@ -437,13 +437,13 @@ def test_a_scheduler_that_does_not_stay_notices_and_ends_and_starts_nothing(loca
     assert local.job(third).launched == ()
 
 
-def test_every_state_means_something() -> None:
+def test_every_state_has_a_meaning() -> None:
     assert set(LOCAL_STATES) == set(State)
     for state, meaning in LOCAL_STATES.items():
         assert meaning.outcome is None or meaning.phase is Phase.ENDED, state
 
 
-def test_a_word_of_another_scheduler_means_no_outcome(local: Local) -> None:
+def test_a_state_of_another_scheduler_has_no_outcome(local: Local) -> None:
     assert "OUT_OF_MEMORY" not in list(LOCAL_STATES)
     assert local.scheduler.poll(["nobodys.0"], since=0.0)["nobodys.0"].outcome is None
 

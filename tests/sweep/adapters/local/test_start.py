@@ -47,7 +47,7 @@ def test_one_job_may_always_run() -> None:
     assert room(job(nodes=16), cores=2, max_concurrent=1)
 
 
-def test_others_run_beside_it_while_every_thread_has_a_core() -> None:
+def test_jobs_run_side_by_side_while_every_thread_has_a_core() -> None:
     assert room(job(threads=2), job(threads=2))
     assert not room(job(threads=2), job(threads=3))
     assert room(job(nodes=2), job(nodes=2))
@@ -67,23 +67,23 @@ def test_the_sites_number_of_threads_wins_over_the_inherited_one() -> None:
     assert new_job(BASE, 0, now=1.0, environ={}).threads_per_rank is None
 
 
-def test_others_run_beside_it_only_while_memory_is_free() -> None:
+def test_jobs_run_side_by_side_only_while_memory_is_free() -> None:
     assert room(job(nodes=2), job(), available_bytes=2 * MEMORY_PER_RANK_BYTES)
     assert not room(job(nodes=2), job(), available_bytes=2 * MEMORY_PER_RANK_BYTES - 1)
 
 
-def test_the_users_limit_replaces_the_rule_of_cores() -> None:
+def test_the_users_limit_replaces_the_limit_of_cores() -> None:
     assert room(job(nodes=4), job(nodes=4), max_concurrent=2, cores=1)
     assert not room(job(), job(), max_concurrent=1, cores=64)
 
 
-def test_jobs_never_share_gpus_unless_the_user_says_so() -> None:
+def test_jobs_share_no_gpus_unless_the_user_sets_a_limit() -> None:
     assert not room(job(device_type="cuda"), job())
     assert not room(job(), job(device_type="cuda"))
     assert room(job(device_type="cuda"), job(device_type="cuda"), max_concurrent=2)
 
 
-def test_a_launcher_is_told_its_place() -> None:
+def test_a_launcher_gets_its_place_on_its_command_line() -> None:
     here = replace(job(nodes=2), python="py")
     command = launcher_command(here, 1, Path("/runs/weak"))
     assert command == [
@@ -114,7 +114,7 @@ def test_nodes_on_one_machine_have_gpus_of_their_own() -> None:
     assert [launcher_environment(gpus, rank, given)["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)] == ["7,5", "3,1"]
 
 
-def test_two_jobs_have_different_marks() -> None:
+def test_two_jobs_have_different_markers() -> None:
     assert (
         new_job(BASE, 0, now=1.0, environ={}).marker
         != new_job(replace(BASE, name="other"), 0, now=1.0, environ={}).marker

@@ -61,7 +61,7 @@ def wait_for_ranks(scheduler: LocalScheduler, made: Submission, job_id: str) -> 
         time.sleep(0.1)
 
 
-def test_two_nodes_meet_compute_and_leave_together(tmp_path: Path, scheduler: LocalScheduler) -> None:
+def test_two_nodes_rendezvous_compute_and_end_together(tmp_path: Path, scheduler: LocalScheduler) -> None:
     (job_id,) = scheduler.submit(submission(tmp_path, adds_up(), nodes=2))
     assert (end_of(scheduler, job_id).state, end_of(scheduler, job_id).exit_code) == ("COMPLETED", 0)
     folder = tmp_path / attempt_dir(key())

@@ -10,7 +10,7 @@ from tests.sweep.adapters.fake_slurm import DOWN, FakeSlurm
 OURS = "42_1|PENDING|1000|me|s1\n42_3|RUNNING|1000|me|s1\n44|PENDING|1000|me|s2\n"
 
 
-def test_cancel_ends_exactly_the_jobs_given_in_one_call(slurm: FakeSlurm) -> None:
+def test_cancel_ends_exactly_the_given_jobs_in_one_call(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out=OURS)
     assert slurm.scheduler().cancel({"42_1": "s1", "42_3": "s1", "44": "s2"}) == []
     assert slurm.calls("scancel") == ["42_1 42_3 44"]
@@ -28,7 +28,7 @@ def test_a_job_under_another_name_or_of_another_user_is_left_alone(slurm: FakeSl
     ]
 
 
-def test_a_job_whose_name_was_changed_is_cancelled_as_its_script_says_whose_it_is(slurm: FakeSlurm) -> None:
+def test_a_job_whose_name_was_changed_is_recognised_by_its_script_and_cancelled(slurm: FakeSlurm) -> None:
     rows = ["45|RUNNING|1000|me|mine|/runs/a|b/submissions/logs/s3.sh", "46|PENDING|1001|bob|s4|/runs/s4.sh"]
     rows += ["47|PENDING|1000|me|a|/s5.sh|(null)", "48|PENDING|1000|me|mine|/runs/not-s6.sh"]
     slurm.answers("squeue", out="\n".join(rows))
@@ -41,7 +41,7 @@ def test_a_job_whose_name_was_changed_is_cancelled_as_its_script_says_whose_it_i
     ]
 
 
-def test_what_has_begun_can_be_left_alone_and_no_filter_of_scancel_is_used(slurm: FakeSlurm) -> None:
+def test_only_pending_jobs_can_be_cancelled_without_a_filter_of_scancel(slurm: FakeSlurm) -> None:
     """``scancel --state=PENDING 42_1`` ends all waiting tasks of 42."""
     slurm.answers("squeue", out=OURS)
     slurm.scheduler().cancel({"42_1": "s1", "42_3": "s1", "44": "s2"}, only_pending=True)
@@ -60,7 +60,7 @@ def test_cancelling_nothing_calls_nothing(slurm: FakeSlurm) -> None:
         "scancel: error: Kill job error on job id 42: Job/step already completing or completed",
     ],
 )
-def test_cancelling_what_is_over_is_no_error(slurm: FakeSlurm, words: str) -> None:
+def test_cancelling_a_job_that_has_ended_is_no_error(slurm: FakeSlurm, words: str) -> None:
     slurm.answers("squeue", out=OURS)
     slurm.answers("scancel", err=words, code=1)
     slurm.scheduler().cancel({"44": "s2"})
@@ -71,7 +71,7 @@ def test_cancelling_what_is_over_is_no_error(slurm: FakeSlurm, words: str) -> No
 
 
 @pytest.mark.parametrize("command", ["squeue", "scancel"])
-def test_a_cancel_that_was_not_heard_is_an_error(slurm: FakeSlurm, command: str) -> None:
+def test_a_cancel_that_slurm_did_not_receive_is_an_error(slurm: FakeSlurm, command: str) -> None:
     slurm.answers("squeue", out=OURS)
     slurm.answers(command, err=f"{command}: error: {DOWN}", code=1)
     with pytest.raises(SchedulerError, match="Unable to contact"):
@@ -79,7 +79,7 @@ def test_a_cancel_that_was_not_heard_is_an_error(slurm: FakeSlurm, command: str)
 
 
 @pytest.mark.parametrize("wrong", ["", "-u me", "42_", "42_[0-9]", "42 43"])
-def test_only_ids_are_ever_cancelled(slurm: FakeSlurm, wrong: str) -> None:
+def test_only_job_ids_are_cancelled(slurm: FakeSlurm, wrong: str) -> None:
     with pytest.raises(SchedulerError, match="nothing was cancelled"):
         slurm.scheduler().cancel({"42": "s1", wrong: "s1"})
     assert slurm.calls("scancel") == []

@@ -13,7 +13,7 @@ from tests.sweep.adapters.fake_slurm import DOWN, NOW, FakeSlurm
 
 
 @pytest.mark.parametrize("missing", ["sbatch", "squeue", "sacct", "scancel"])
-def test_a_missing_command_is_named_with_what_to_do(slurm: FakeSlurm, missing: str) -> None:
+def test_a_missing_command_is_named_with_its_mend(slurm: FakeSlurm, missing: str) -> None:
     (slurm.folder / missing).unlink()
     commands = SlurmCommands({"PATH": str(slurm.folder)})
     with pytest.raises(CommandMissingError, match=f"{missing} is not on PATH.*cluster=local"):
@@ -37,21 +37,21 @@ def test_commands_are_asked_for_unix_times_and_whole_task_lists(slurm: FakeSlurm
         assert seen.keys().isdisjoint({"SQUEUE_PARTITION", "SACCT_FORMAT"})
 
 
-def test_a_controller_that_is_busy_is_asked_again(slurm: FakeSlurm) -> None:
+def test_a_busy_controller_is_asked_again(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", err=DOWN, code=1, call=1)
     slurm.answers("squeue", out="42|job|RUNNING|node1|100|200|None\n")
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].phase is Phase.RUNNING
     assert len(slurm.calls("squeue")) == 2
 
 
-def test_a_controller_that_stays_away_is_an_error_after_three_times(slurm: FakeSlurm) -> None:
+def test_a_controller_that_does_not_answer_three_times_is_an_error(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", err=DOWN, code=1)
     with pytest.raises(SchedulerError, match=r"squeue failed: .*connect failure"):
         slurm.scheduler().poll(["42"], since=NOW)
     assert len(slurm.calls("squeue")) == 3
 
 
-def test_what_took_long_to_fail_is_not_asked_again_at_once(slurm: FakeSlurm) -> None:
+def test_a_command_that_took_long_to_fail_is_not_retried(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", err=DOWN, code=1)
     commands = SlurmCommands({"PATH": f"{slurm.folder}:/usr/bin:/bin"}, backoff_s=0.001, patience_s=0.0)
     with pytest.raises(SchedulerError):
@@ -59,7 +59,7 @@ def test_what_took_long_to_fail_is_not_asked_again_at_once(slurm: FakeSlurm) -> 
     assert len(slurm.calls("squeue")) == 1
 
 
-def test_an_error_that_will_not_pass_is_not_repeated(slurm: FakeSlurm) -> None:
+def test_a_permanent_error_is_not_retried(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", err="squeue: error: Unrecognized option: %z", code=1)
     with pytest.raises(SchedulerError, match="Unrecognized option"):
         slurm.scheduler().poll(["42"], since=NOW)
@@ -84,7 +84,7 @@ def test_accounting_that_cannot_be_asked_is_an_error(slurm: FakeSlurm) -> None:
         slurm.scheduler().poll(["42"], since=NOW)
 
 
-def test_a_cluster_that_keeps_no_accounting_is_told_apart(slurm: FakeSlurm) -> None:
+def test_the_error_of_a_cluster_without_accounting_names_the_setting(slurm: FakeSlurm) -> None:
     slurm.answers("sacct", err="Slurm accounting storage is disabled", code=1)
     with pytest.raises(SchedulerError, match=r"set slurm\.sacct=false"):
         slurm.scheduler().poll(["42"], since=NOW)
@@ -99,13 +99,13 @@ def test_a_cluster_that_keeps_no_accounting_is_told_apart(slurm: FakeSlurm) -> N
         'error: get_addr_info: getaddrinfo() failed: Name or service not known\nerror: Unable to resolve "head"',
     ],
 )
-def test_a_command_that_finds_no_cluster_says_that_nobody_is_there(slurm: FakeSlurm, words: str) -> None:
+def test_a_command_that_finds_no_cluster_is_unreachable(slurm: FakeSlurm, words: str) -> None:
     slurm.answers("squeue", err=words, code=1)
     with pytest.raises(SchedulerUnreachableError):
         slurm.scheduler().poll(["42"], since=NOW)
 
 
-def test_words_go_into_as_few_command_lines_as_they_fit_in() -> None:
+def test_arguments_go_into_as_few_command_lines_as_possible() -> None:
     words = [str(number) for number in range(10_000, 10_100)]
     assert list(argument_chunks(words)) == [words]
     chunks = list(argument_chunks(words, limit_bytes=60))

@@ -26,7 +26,7 @@ def five_hours_west() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("text", "codes"), [("0:0", 0), ("3:0", 3), ("0:9", 137), ("1:15", 143), ("", None), ("x:y", None)]
 )
-def test_an_exit_code_of_a_signal_is_what_a_shell_says(text: str, codes: int | None) -> None:
+def test_the_exit_code_of_a_signal_is_the_shells(text: str, codes: int | None) -> None:
     assert parse_exit_code(text) == codes
 
 
@@ -36,7 +36,7 @@ def test_an_unknown_time_is_none(text: str) -> None:
 
 
 @pytest.mark.usefixtures("five_hours_west")
-def test_a_time_that_ignores_the_format_is_taken_as_local() -> None:
+def test_an_iso_time_is_local() -> None:
     assert parse_time("2026-11-29T16:26:40") == 1795987600.0
     assert parse_time("1795987600") == 1795987600.0
 
@@ -51,5 +51,5 @@ def test_a_time_that_ignores_the_format_is_taken_as_local() -> None:
         ("gpu[1-", ("gpu[1-",)),
     ],
 )
-def test_node_lists_are_written_out_where_they_are_understood(text: str, nodes: tuple[str, ...]) -> None:
+def test_host_lists_are_expanded_and_other_text_is_kept(text: str, nodes: tuple[str, ...]) -> None:
     assert parse_nodes(text) == nodes

@@ -1,4 +1,4 @@
-"""What accounting says of memory; the rows are recorded from Slurm 22.05 with OverMemoryKill."""
+"""Jobs that Slurm killed for their memory, by rows recorded from Slurm 22.05 with OverMemoryKill."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ from sweep.adapters.slurm.job_ids import arrays_in, parse_row_id
         ("", None),
     ],
 )
-def test_a_first_column_is_read_in_all_its_forms(text: str, named: object) -> None:
+def test_each_form_of_a_job_id_is_read(text: str, named: object) -> None:
     assert parse_row_id(text) == named
 
 
-def test_ids_are_gathered_by_job() -> None:
+def test_the_arrays_of_a_column_are_listed_once() -> None:
     assert arrays_in("42_0\n42_[1-3]\nbanner\n7\n42\n") == ["42", "7"]

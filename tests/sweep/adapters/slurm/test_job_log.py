@@ -86,19 +86,19 @@ def _state(text: str, since: float = 0.0) -> str | None:
         (NODE_FAILURE, "NODE_FAIL"),
     ],
 )
-def test_slurms_own_sentence_tells_how_it_ended_a_job(text: str, state: str) -> None:
+def test_slurms_sentence_gives_the_state_of_the_job(text: str, state: str) -> None:
     assert _state(text) == state
 
 
 @pytest.mark.parametrize(("text", "nodes"), [(NOT_REACHED, ("node2",)), (TIMED_OUT, ("gpu016", "gpu017"))])
-def test_nodes_that_srun_did_not_reach_are_named(text: str, nodes: tuple[str, ...]) -> None:
+def test_nodes_that_srun_did_not_reach_are_at_fault(text: str, nodes: tuple[str, ...]) -> None:
     found = reported_end(text, since=0.0)
     assert found is not None
     assert found.state == "NODE_FAIL"
     assert found.at_fault == nodes
 
 
-def test_a_launch_that_fails_for_another_reason_is_no_nodes_fault() -> None:
+def test_a_launch_that_fails_for_another_reason_blames_no_node() -> None:
     assert reported_end(NOT_BOUND, since=0.0) is None
 
 
@@ -129,11 +129,11 @@ def test_the_sentence_and_the_time_of_the_end_are_kept() -> None:
         "slurmstepd: error: *** JOB 4 ON node1 CANCELLED AT 2026-11-29T21:47:27 DUE TO THE MOON ***\n",
     ],
 )
-def test_what_does_not_say_how_a_job_ended_says_nothing(text: str) -> None:
+def test_a_log_without_slurms_sentence_gives_no_end(text: str) -> None:
     assert _state(text) is None
 
 
-def test_what_was_said_of_an_earlier_run_of_the_same_job_id_does_not_count() -> None:
+def test_lines_of_an_earlier_run_under_the_same_job_id_do_not_count() -> None:
     requeued = PREEMPTED.replace("PREEMPTION", "JOB REQUEUE")
     assert _state(requeued + OUT_OF_TIME) == "TIMEOUT"
     began_again = _at("2026-11-29T21:47:40")

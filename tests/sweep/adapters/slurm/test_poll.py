@@ -1,4 +1,4 @@
-"""What squeue and sacct say of jobs, taken together, and how often they are asked."""
+"""Reports on jobs from squeue and sacct together, and how many calls they cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_thousand_jobs_cost_one_squeue_and_one_sacct(slurm: FakeSlurm) -> None
     assert asked.endswith("-j 42,43")
 
 
-def test_a_thousand_jobs_of_their_own_are_one_sacct_too(slurm: FakeSlurm) -> None:
+def test_a_thousand_plain_jobs_cost_one_sacct_too(slurm: FakeSlurm) -> None:
     slurm.scheduler().poll([str(number) for number in range(1000, 2000)], since=NOW)
     assert len(slurm.calls("sacct")) == 1
 
@@ -43,7 +43,7 @@ def test_ten_thousand_jobs_are_read_by_two_commands(slurm: FakeSlurm) -> None:
     assert (len(slurm.calls("squeue")), len(slurm.calls("sacct"))) == (1, 1)
 
 
-def test_accounting_is_not_asked_when_the_queue_knows_all(slurm: FakeSlurm) -> None:
+def test_accounting_is_not_asked_where_the_queue_has_all_jobs(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="42|job|COMPLETED|node1|100|200|None\n")
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "COMPLETED"
     assert slurm.calls("sacct") == []
@@ -59,7 +59,7 @@ def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: FakeSlurm) ->
     assert slurm.calls("sacct") == []
 
 
-def test_a_job_killed_for_its_memory_is_told_apart_although_slurm_calls_it_failed(slurm: FakeSlurm) -> None:
+def test_a_job_killed_for_its_memory_is_out_of_memory_although_slurm_calls_it_failed(slurm: FakeSlurm) -> None:
     slurm.answers(
         "squeue", out="42_0|job|FAILED|node1|100|200|NonZeroExitCode\n42_1|job|FAILED|node1|100|200|NonZeroExitCode\n"
     )
@@ -71,13 +71,13 @@ def test_a_job_killed_for_its_memory_is_told_apart_although_slurm_calls_it_faile
     assert len(slurm.calls("sacct")) == 1
 
 
-def test_memory_that_cannot_be_asked_for_leaves_the_job_failed(slurm: FakeSlurm) -> None:
+def test_a_failed_query_for_memory_leaves_the_job_failed(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="42|job|FAILED|node1|100|200|NonZeroExitCode\n")
     slurm.answers("sacct", err="sacct: error: Problem talking to the database: Connection refused", code=1)
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "FAILED"
 
 
-def test_a_job_that_was_requeued_and_is_not_in_the_queue_does_not_wait_there(slurm: FakeSlurm) -> None:
+def test_a_requeued_job_that_is_not_in_the_queue_is_not_pending(slurm: FakeSlurm) -> None:
     """It was cancelled while its processes ended: accounting says no more of it, ever."""
     slurm.answers("sacct", out="42|job|REQUEUED|node1|100|200|0:0|None\n")
     assert slurm.scheduler().poll(["42"], since=NOW) == {"42": replace(ABSENT, state="REQUEUED")}
@@ -85,14 +85,14 @@ def test_a_job_that_was_requeued_and_is_not_in_the_queue_does_not_wait_there(slu
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].phase is Phase.PENDING
 
 
-def test_accounting_that_lags_leaves_a_job_absent_only_for_now(slurm: FakeSlurm) -> None:
+def test_a_job_is_absent_until_accounting_has_its_end(slurm: FakeSlurm) -> None:
     scheduler = slurm.scheduler()
     slurm.answers("sacct", out="42|job|COMPLETED|node1|100|200|0:0|None\n", call=2)
     assert scheduler.poll(["42"], since=NOW)["42"] is ABSENT
     assert scheduler.poll(["42"], since=NOW)["42"].phase is Phase.ENDED
 
 
-def test_the_queues_end_is_believed_before_accountings_running(slurm: FakeSlurm) -> None:
+def test_an_end_in_the_queue_comes_before_running_in_accounting(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="42|job|FAILED|node1|100|200|NonZeroExitCode\n")
     slurm.answers("sacct", out="42|job|RUNNING|node1|100|Unknown|0:0|None\n")
     assert slurm.scheduler().poll(["42"], since=NOW)["42"].state == "FAILED"
@@ -101,7 +101,7 @@ def test_the_queues_end_is_believed_before_accountings_running(slurm: FakeSlurm)
 @pytest.mark.parametrize(
     "row", ["42_1|job|RUNNING|node1|100|Unknown", "42_[0-1]|job|PENDING|||", "42_[0,1...%1]|job|PENDING|||"]
 )
-def test_a_job_that_only_accounting_says_is_alive_is_absent(slurm: FakeSlurm, row: str) -> None:
+def test_a_job_that_is_alive_only_in_accounting_is_absent(slurm: FakeSlurm, row: str) -> None:
     """A controller that lost its state leaves such a row for ever; the queue has all that are alive."""
     slurm.answers("sacct", out=f"{row}|0:0|None\n")
     assert slurm.scheduler().poll(["42_1"], since=NOW)["42_1"] == replace(ABSENT, state=row.split("|")[2])
@@ -113,14 +113,14 @@ def test_a_task_missing_from_a_list_cut_short_is_alive(slurm: FakeSlurm, row: st
     assert slurm.scheduler().poll(["42_99"], since=NOW)["42_99"].phase is Phase.PENDING
 
 
-def test_a_task_missing_from_a_list_cut_short_may_be_known_to_accounting(slurm: FakeSlurm) -> None:
+def test_a_task_missing_from_a_list_cut_short_may_be_in_accounting(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="42_[2,5,...]|job|PENDING||N/A|N/A|Priority\n")
     slurm.answers("sacct", out="42_0|job|COMPLETED|node1|100|200|0:0|None\n")
     reports = slurm.scheduler().poll(["42_0", "42_9"], since=NOW)
     assert [report.phase for report in reports.values()] == [Phase.ENDED, Phase.PENDING]
 
 
-def test_a_task_that_its_array_goes_on_without_was_cancelled_while_it_waited(slurm: FakeSlurm) -> None:
+def test_a_task_that_its_running_array_lacks_was_cancelled_while_pending(slurm: FakeSlurm) -> None:
     """As Slurm 22.05 had it: neither command names 114_1 any more."""
     slurm.answers("squeue", out="114_2|s|PENDING||N/A|N/A|JobArrayTaskLimit\n114_0|s|RUNNING|node1|100|NONE|None\n")
     slurm.answers("sacct", out="114_0|s|RUNNING|node1|100|Unknown|0:0|None\n114_[2%1]|s|PENDING||||0:0|None\n")
@@ -138,9 +138,7 @@ def test_a_task_that_its_array_goes_on_without_was_cancelled_while_it_waited(slu
         (4242424, "user 4242424 (an administrator)"),
     ],
 )
-def test_accounting_says_who_cancelled_a_job_that_the_queue_has_as_cancelled(
-    slurm: FakeSlurm, uid: int, who: str
-) -> None:
+def test_accounting_gives_the_user_who_cancelled_a_job(slurm: FakeSlurm, uid: int, who: str) -> None:
     slurm.answers("squeue", out="42_0|s|CANCELLED|node1|100|200|None\n42_1|s|CANCELLED||200|200|JobHeldUser\n")
     slurm.answers(
         "sacct", out=f"42_0|s|CANCELLED by {uid}|node1|100|200|0:0|None\n42|s|CANCELLED by {uid}||1|2|0:0|None"
@@ -152,14 +150,14 @@ def test_accounting_says_who_cancelled_a_job_that_the_queue_has_as_cancelled(
     assert reports["42_1"].reason == "JobHeldUser"
 
 
-def test_that_accounting_is_away_does_not_keep_a_cancelled_job_from_being_settled(slurm: FakeSlurm) -> None:
+def test_a_cancelled_job_is_reported_although_accounting_does_not_answer(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="42|s|CANCELLED|node1|100|200|None\n")
     slurm.answers("sacct", err="sacct: error: Problem talking to the database: Connection refused", code=1)
     report = slurm.scheduler().poll(["42"], since=NOW)["42"]
     assert (report.state, report.ended_by) == ("CANCELLED", "")
 
 
-def test_a_job_of_another_name_under_the_id_is_not_the_one_that_is_asked_about(slurm: FakeSlurm) -> None:
+def test_a_job_with_the_same_id_and_another_name_is_another_job(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="42|others|RUNNING|node1|100|200|None\n43|s1|RUNNING|node1|100|200|None\n44|\n")
     slurm.answers("sacct", out="42|others|RUNNING|node1|100|Unknown|0:0|None\n45|x|FAILED|node1|1|2|1:0|None\n")
     names = {"42": "s1", "43": "s1", "44": "s2", "45": "s3"}
@@ -170,7 +168,7 @@ def test_a_job_of_another_name_under_the_id_is_not_the_one_that_is_asked_about(s
     assert reports["44"].phase is Phase.RUNNING, "a line that is cut short is no other's"
 
 
-def test_a_job_whose_name_was_changed_counts_as_its_script_says_whose_it_is(slurm: FakeSlurm) -> None:
+def test_a_job_whose_name_was_changed_is_recognised_by_its_script(slurm: FakeSlurm) -> None:
     """A site's job_submit plugin may rewrite every name; accounting has the new one, and no script."""
     rows = ["42|mine|PENDING||N/A|N/A|Priority|/runs/r/submissions/logs/s1.sh"]
     rows += ["43|mine|CANCELLED|node1|100|200|an|admin's words|/runs/s2.sh", "44|x|RUNNING|node1|100|200|None|(null)"]
@@ -197,7 +195,7 @@ def test_runs_of_requeued_jobs_are_asked_for_in_one_call(slurm: FakeSlurm) -> No
     assert len(slurm.calls("sacct")) == 1
 
 
-def test_the_outcome_is_the_one_of_the_states_word() -> None:
+def test_a_state_gives_the_outcome() -> None:
     for word, state in SLURM_STATES.items():
         report = JobReport(state=word, phase=state.phase, nodes=("node1",))
         assert outcome_of(report) is state.outcome
@@ -205,7 +203,7 @@ def test_the_outcome_is_the_one_of_the_states_word() -> None:
     assert outcome_of(ABSENT) is None
 
 
-def test_a_job_that_failed_on_no_node_was_rejected_after_all(slurm: FakeSlurm) -> None:
+def test_a_job_that_failed_on_no_node_was_rejected(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", out="55|job|FAILED||1795970906|1795970906|BadConstraints\n")
     scheduler = slurm.scheduler()
     report = scheduler.poll(["55"], since=NOW)["55"]

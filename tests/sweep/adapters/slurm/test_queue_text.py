@@ -1,4 +1,4 @@
-"""Reading squeue and sacct: what a real Slurm 22.05 printed (tests/golden/slurm), and what others may."""
+"""The rows of squeue and sacct, as a real Slurm 22.05 printed them (tests/golden/slurm) and as others may."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_expected_start_of_a_waiting_job_is_not_a_start() -> None:
     assert queue("squeue-array.txt").exact["34"] == JobReport(state="PENDING", phase=Phase.PENDING, reason="BeginTime")
 
 
-def test_the_moment_at_which_a_job_is_requeued_is_not_a_start_while_its_processes_end() -> None:
+def test_the_time_of_a_requeue_is_not_a_start_while_the_jobs_processes_end() -> None:
     requeued = read_squeue("2|job|COMPLETING|node1|1796030411|NONE|None|/run/job.sh").exact["2"]
     assert (requeued.phase, requeued.started_at) == (Phase.RUNNING, None)
     ending = read_squeue("2|job|COMPLETING|node1|1796030405|1796030411|None|/run/job.sh").exact["2"]
@@ -59,7 +59,7 @@ def test_the_end_expected_by_walltime_is_not_an_end() -> None:
         ("33_2", "CANCELLED", "JobHeldUser"),
     ],
 )
-def test_an_end_is_read_from_squeue_while_it_remembers(job_id: str, state: str, reason: str) -> None:
+def test_an_end_is_read_from_squeue_until_min_job_age(job_id: str, state: str, reason: str) -> None:
     report = queue("squeue-ended.txt").exact[job_id]
     assert (report.state, report.phase, report.reason) == (state, Phase.ENDED, reason)
     assert report.ended_at is not None
@@ -100,7 +100,7 @@ def test_nodes_and_times_are_read_from_sacct() -> None:
     assert (report.started_at, report.ended_at) == (1795970906.0, 1795970909.0)
 
 
-def test_waiting_tasks_of_a_list_cut_short_are_alive() -> None:
+def test_pending_tasks_of_a_list_cut_short_are_alive() -> None:
     rows = queue("squeue-truncated.txt")
     assert rows.exact["32_11"].phase is Phase.PENDING
     assert "32_137" not in rows.exact
@@ -109,7 +109,7 @@ def test_waiting_tasks_of_a_list_cut_short_are_alive() -> None:
     assert report.phase is Phase.PENDING
 
 
-def test_the_last_number_of_a_list_without_its_bracket_is_not_believed() -> None:
+def test_the_last_number_of_a_list_without_its_bracket_is_dropped() -> None:
     """Slurm cut 56 to 5 here; there is no task 5."""
     rows = queue("squeue-cut.txt")
     assert "46,5|" in (GOLDEN / "squeue-cut.txt").read_text()
@@ -118,7 +118,7 @@ def test_the_last_number_of_a_list_without_its_bracket_is_not_believed() -> None
     assert best_report("60_56", rows, Rows()) is not None
 
 
-def test_waiting_tasks_cancelled_as_one_record_are_all_cancelled() -> None:
+def test_pending_tasks_cancelled_in_one_record_are_all_cancelled() -> None:
     rows = queue("squeue-array-cancelled.txt")
     report = best_report("61_3", rows, Rows())
     assert report is not None
@@ -142,27 +142,27 @@ def test_accounting_that_lags_does_not_bring_a_cancelled_task_back() -> None:
 
 
 @pytest.mark.parametrize("row", ["61_3", "61", "61_[1,2,4...%1]"])
-def test_accounting_alone_knows_a_task_by_its_row_or_by_that_of_the_rest(row: str) -> None:
+def test_a_task_in_accounting_alone_is_read_from_its_row_or_its_arrays(row: str) -> None:
     for word in ("RUNNING", "CANCELLED"):
         report = best_report("61_3", Rows(), read_sacct(f"{row}|job|{word}|None assigned|Unknown|1795970985|0:0|None"))
         assert report is not None
         assert report.state == word
 
 
-def test_a_word_that_nobody_knows_counts_as_alive() -> None:
+def test_an_unknown_state_counts_as_alive() -> None:
     assert read_squeue("42|job|FROBNICATING|node1|100|200|None").exact["42"].phase is Phase.RUNNING
 
 
-def test_a_line_cut_short_still_says_that_the_job_is_there() -> None:
+def test_a_line_cut_short_still_reports_the_job() -> None:
     assert read_squeue("42|").exact["42"].phase is Phase.RUNNING
     assert read_sacct("42|job|COMPLETED|node1").exact["42"].phase is Phase.ENDED
 
 
-def test_a_reason_may_hold_the_separator() -> None:
+def test_a_reason_may_contain_the_separator() -> None:
     assert read_squeue("42|job|PENDING||N/A|N/A|ask ops | room 3").exact["42"].reason == "ask ops | room 3"
 
 
-def test_banners_and_steps_are_passed_over() -> None:
+def test_banners_and_steps_are_skipped() -> None:
     rows = read_squeue("Welcome | to the cluster\n\n42.batch|COMPLETED|node1|1|2|None\n")
     assert rows == Rows()
 

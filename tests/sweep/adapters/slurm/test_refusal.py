@@ -1,4 +1,4 @@
-"""What a failed sbatch means, by what a real Slurm 22.05 said (recorded) and what others are known to say."""
+"""The fate of a failed sbatch, by messages recorded from Slurm 22.05 and messages that sites have reported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_line_about_policy_alone_does_not_make_a_refusal_pass(case: str) -> 
     assert not error.is_transient
 
 
-def test_a_refusal_has_all_of_slurms_words_without_its_name() -> None:
+def test_a_refusal_has_slurms_whole_message_without_the_commands_name() -> None:
     error = error_of(RECORDED["unknown partition"])
     assert isinstance(error, SubmissionRejectedError)
     assert str(error) == (
@@ -65,7 +65,7 @@ def test_a_refusal_has_all_of_slurms_words_without_its_name() -> None:
     )
 
 
-def test_a_submit_limit_passes() -> None:
+def test_a_limit_on_submitted_jobs_may_pass() -> None:
     error = error_of(RECORDED["submit limit of the QoS"])
     assert isinstance(error, SubmissionRejectedError)
     assert error.is_transient
@@ -91,7 +91,7 @@ def test_a_submit_limit_passes() -> None:
         ("sbatch: error: ask for at most 2 nodes on this partition (site policy)", SubmissionRejectedError),
     ],
 )
-def test_other_failures_that_sites_have_reported(stderr: str, error: type[Exception]) -> None:
+def test_failures_that_sites_have_reported(stderr: str, error: type[Exception]) -> None:
     assert type(error_of(answer(stderr))) is error
 
 
@@ -101,11 +101,11 @@ def test_after_an_error_that_is_not_slurms_a_job_may_exist() -> None:
     assert "printed no error" in str(error_of(answer("", returncode=-9)))
 
 
-def test_a_command_that_could_not_start_submitted_nothing() -> None:
+def test_an_sbatch_that_could_not_start_submitted_nothing() -> None:
     assert meaning_of(answer("sbatch: cannot execute: libslurm.so.38: not found", returncode=127)) is Meaning.UNREACHED
 
 
-def test_a_limit_of_the_account_on_submitted_jobs_passes_too() -> None:
+def test_an_accounts_limit_on_submitted_jobs_may_pass() -> None:
     said = answer(
         "sbatch: error: MaxSubmitJobsPerAccount\nsbatch: error: Batch job submission failed: Job violates policy"
     )

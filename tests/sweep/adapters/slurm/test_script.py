@@ -105,12 +105,12 @@ def test_a_parameter_that_is_no_option_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["job-name", "job_name", "array", "output", "time", "requeue", "clusters"])
-def test_a_parameter_by_which_jobs_are_found_and_mapped_is_refused(name: str) -> None:
+def test_an_option_that_only_the_tool_sets_is_refused(name: str) -> None:
     with pytest.raises(SchedulerError, match="sets --"):
         check_site(SlurmSpec(sbatch={name: "x"}))
 
 
-def test_the_settings_of_every_site_so_far_are_accepted() -> None:
+def test_ordinary_settings_are_accepted() -> None:
     check_site(SlurmSpec())
     check_site(EVERY_SETTING)
 
@@ -144,7 +144,7 @@ def test_no_wckey_unless_asked() -> None:
     assert "--wckey=scaling" in options_of(script(SUBMISSION, SlurmSpec(sbatch={"wckey": "scaling"})))
 
 
-def test_an_array_may_run_all_its_tasks_at_once_since_no_more_are_submitted_than_may() -> None:
+def test_an_array_may_run_all_its_tasks_at_once() -> None:
     many = replace(SUBMISSION, tasks=tuple(replace(SUBMISSION.tasks[0], attempt=number) for number in range(1, 401)))
     assert "--array=0-399%400" in options_of(script(many, SlurmSpec()))
     assert "--array=0-399%400" in options_of(script(many, SlurmSpec(max_concurrent_jobs=16)))
@@ -162,7 +162,7 @@ def test_gpus_are_reserved_for_a_rehearsal_on_cpus() -> None:
     assert "--gpus-per-node=8" in options_of(script(rehearsal, SlurmSpec()))
 
 
-def test_a_name_that_a_shell_could_read_is_refused() -> None:
+def test_a_job_name_with_special_characters_is_refused() -> None:
     with pytest.raises(SubmissionRejectedError, match="job name"):
         sbatch_parameters(replace(SUBMISSION, name="a b"), SlurmSpec())
 
@@ -178,7 +178,7 @@ def test_a_percent_sign_in_the_run_directory_is_no_pattern() -> None:
     assert "--output=/runs/100%%j/submissions/logs/weak_scaling-7b-3f2a-%j.log" in options_of(text)
 
 
-def test_the_script_runs_exactly_the_launcher_whatever_the_paths_hold(tmp_path: Path) -> None:
+def test_the_script_runs_exactly_the_launcher_whatever_characters_the_paths_have(tmp_path: Path) -> None:
     srun = tmp_path / "srun"
     srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@" PYTHONPATH="$PYTHONPATH" PYTHONSAFEPATH="$PYTHONSAFEPATH"\n')
     srun.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What goes to sbatch, what its answers mean, and how a submission is found again."""
+"""A submission as sbatch gets it, sbatch's answers, and finding a submission by its name."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_a_submission_leaves_one_script_and_no_pickle(slurm: FakeSlurm, tmp_path
     assert slurm.calls("sbatch") == [str(tmp_path / "run" / files[0])]
 
 
-def test_the_id_is_found_between_a_sites_banners(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_the_job_id_is_found_between_a_sites_banners(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers("sbatch", out="Your last job 7 used 3 h.\nSubmitted batch job 42 on cluster main\nbye\n")
     assert slurm.scheduler().submit(submission(tmp_path)) == ("42",)
 
 
-def test_sbatch_gets_the_environment_without_what_an_enclosing_job_left(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_sbatch_gets_no_variables_of_an_enclosing_job(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers("sbatch", out="Submitted batch job 42\n")
     inherited = {"SLURM_CPU_BIND": "none", "SBATCH_PARTITION": "x", "SRUN_DEBUG": "3", "PMIX_RANK": "0", "RANK": "1"}
     before, conf = dict(os.environ), tmp_path / "slurm.conf"
@@ -63,7 +63,7 @@ def test_no_secret_of_the_environment_gets_into_a_file_or_a_command_line(slurm: 
     assert slurm.environment("sbatch")["HF_TOKEN"] == "hf_s3cr3t"
 
 
-def test_a_refusal_has_the_schedulers_words(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_a_refusal_has_slurms_message(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers(
         "sbatch",
         err="sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates "
@@ -98,7 +98,7 @@ def test_sbatch_is_never_repeated(slurm: FakeSlurm, tmp_path: Path, err: str, er
     assert len(slurm.calls("sbatch")) == 1
 
 
-def test_an_sbatch_that_does_not_answer_leaves_it_open_and_is_killed_with_its_children(
+def test_a_submission_is_uncertain_after_an_sbatch_that_hangs_which_is_killed_with_its_children(
     slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     slurm.answers("sbatch", sleep_s=60)
@@ -110,7 +110,7 @@ def test_an_sbatch_that_does_not_answer_leaves_it_open_and_is_killed_with_its_ch
     wait_for(lambda: not is_alive(child), 30, "its child is gone")
 
 
-def test_an_sbatch_that_says_nothing_leaves_it_open(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_a_submission_is_uncertain_after_an_sbatch_that_prints_no_job_id(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers("sbatch", out="ok\n")
     with pytest.raises(SubmissionUncertainError, match="no job id but 'ok'"):
         slurm.scheduler().submit(submission(tmp_path))
@@ -131,7 +131,7 @@ def test_a_submission_is_found_in_the_queue_by_its_name(slurm: FakeSlurm, tmp_pa
     assert slurm.calls("sacct") == []
 
 
-def test_a_submission_that_is_over_is_found_in_accounting(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_a_submission_that_has_ended_is_found_in_accounting(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.answers("sacct", out="42\n")
     assert slurm.scheduler().find(submission(tmp_path)) == ("42",)
     (asked,) = slurm.calls("sacct")
@@ -140,7 +140,7 @@ def test_a_submission_that_is_over_is_found_in_accounting(slurm: FakeSlurm, tmp_
     assert "--name=grid-3f2a" in asked
 
 
-def test_a_submission_that_neither_knows_is_not_found(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_a_submission_that_queue_and_accounting_lack_is_not_found(slurm: FakeSlurm, tmp_path: Path) -> None:
     assert slurm.scheduler().find(submission(tmp_path)) is None
 
 
@@ -151,7 +151,7 @@ def test_two_jobs_of_one_name_are_an_error(slurm: FakeSlurm, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("broken", ["squeue", "sacct"])
-def test_a_failure_to_ask_is_never_taken_for_not_found(slurm: FakeSlurm, tmp_path: Path, broken: str) -> None:
+def test_a_failed_query_is_an_error_and_not_an_absent_submission(slurm: FakeSlurm, tmp_path: Path, broken: str) -> None:
     slurm.answers(broken, err=DOWN, code=1)
     with pytest.raises(SchedulerError, match="Unable to contact"):
         slurm.scheduler().find(submission(tmp_path))

@@ -14,7 +14,7 @@ from sweep.usecases.doctor.checks import (
 )
 
 
-def test_a_check_that_breaks_is_not_checked_and_the_others_go_on() -> None:
+def test_a_check_that_raises_is_not_checked_and_the_others_go_on() -> None:
     said: list[Finding] = []
     checks = [
         Check(name="breaks", run=lambda: ok("x", str(1 / 0))),

@@ -48,7 +48,7 @@ def test_good_nodes_have_no_finding_but_ok() -> None:
         ({"memlock_bytes": 65536}, "limits on the nodes", CheckStatus.WARNING),
     ],
 )
-def test_one_thing_wrong_with_one_node_is_one_finding_with_its_mend(
+def test_one_fault_of_one_node_is_one_finding_with_its_mend(
     change: dict[str, object], name: str, status: CheckStatus
 ) -> None:
     found = [finding for finding in judged(**change) if finding.status is not CheckStatus.OK]
@@ -75,7 +75,7 @@ def test_a_port_that_is_taken_is_a_warning() -> None:
     }
 
 
-def test_without_torch_its_devices_are_not_judged_and_a_runner_without_torch_is_only_warned() -> None:
+def test_without_torch_devices_are_not_checked_and_a_runner_that_needs_no_torch_gets_a_warning() -> None:
     reports = {key: value for key, value in NODE.items() if key not in ("torch", "devices")}
     probed = ProbeResult(reports={0: {**reports, "torch_error": "ModuleNotFoundError"}}, began_at=1000, seen_at=1002)
     assert statuses(judge(probed, replace(EXPECTED, needs_torch=False))) == {
@@ -89,7 +89,7 @@ def test_a_cpu_cluster_needs_no_gpus() -> None:
     assert statuses(judged(expected=replace(EXPECTED, uses_gpus=False), devices=[], memlock_bytes=1)) == {}
 
 
-def test_reports_with_holes_break_nothing() -> None:
+def test_incomplete_reports_raise_no_error() -> None:
     findings = judge(ProbeResult(reports={1: {}}, began_at=0, seen_at=0), EXPECTED)
     assert findings
     assert [finding.status for finding in judge(ProbeResult(reports={}), EXPECTED)] == [CheckStatus.NOT_CHECKED]

@@ -39,7 +39,7 @@ def test_a_probe_whose_nodes_all_report_leaves_no_job() -> None:
     assert scheduler.live_jobs() == []
 
 
-def test_a_probe_is_left_only_once_its_job_has_ended_or_takes_too_long_for_it() -> None:
+def test_a_probe_waits_for_the_end_of_its_job_up_to_a_limit() -> None:
     class Slow(FakeScheduler):
         def poll(self, job_ids: Collection[str], **asked: Any) -> Mapping[str, JobReport]:
             if self.cancelled and self.polls == 3:
@@ -53,7 +53,7 @@ def test_a_probe_is_left_only_once_its_job_has_ended_or_takes_too_long_for_it() 
     assert probe_with(endless, {0: NODE, 1: PEER}, grace_s=5).trouble == ""
 
 
-def test_a_probe_that_waits_too_long_is_cancelled_and_slurms_reason_is_told() -> None:
+def test_a_probe_that_is_pending_too_long_is_cancelled_with_slurms_reason() -> None:
     scheduler = FakeScheduler()
 
     def read() -> dict[int, Mapping[str, Any]]:
@@ -66,7 +66,7 @@ def test_a_probe_that_waits_too_long_is_cancelled_and_slurms_reason_is_told() ->
     assert scheduler.live_jobs() == []
 
 
-def test_a_probe_that_ended_without_reports_is_told_of_soon_and_with_those_that_are_there() -> None:
+def test_a_probe_that_ended_without_all_reports_is_a_problem_soon_and_keeps_the_others() -> None:
     scheduler, clock = FakeScheduler(), FakeClock(time=1000.0)
 
     def read() -> dict[int, Mapping[str, Any]]:
@@ -80,7 +80,7 @@ def test_a_probe_that_ended_without_reports_is_told_of_soon_and_with_those_that_
     assert clock.time < 1010
 
 
-def test_a_probe_that_runs_on_is_told_of() -> None:
+def test_a_probe_that_runs_too_long_is_a_problem() -> None:
     scheduler = FakeScheduler()
 
     def read() -> dict[int, Mapping[str, Any]]:
@@ -93,11 +93,11 @@ def test_a_probe_that_runs_on_is_told_of() -> None:
 
 
 @pytest.mark.parametrize("error", [SubmissionRejectedError("no such QOS"), SchedulerError("no such QOS")])
-def test_a_probe_that_cannot_be_submitted_says_so(error: Exception) -> None:
+def test_a_probe_that_cannot_be_submitted_is_a_problem(error: Exception) -> None:
     assert "no such QOS" in probe_with(FakeScheduler(submit_error=error), {}).trouble
 
 
-def test_a_probe_that_cannot_be_cancelled_keeps_what_was_found() -> None:
+def test_a_probe_that_cannot_be_cancelled_keeps_its_reports() -> None:
     class Stubborn(FakeScheduler):
         def cancel(self, job_ids: object) -> None:
             raise SchedulerError("away")

@@ -1,4 +1,4 @@
-"""What a cluster allows: what is asked, how often, what counts where it cannot be asked, what never passes."""
+"""The questions to a cluster about its limits, how often they are asked, and failures to answer."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_the_recorded_cluster() -> None:
     )
 
 
-def test_a_user_is_asked_about_by_name_although_he_is_known_by_number() -> None:
+def test_sacctmgr_is_asked_for_the_users_name_and_not_the_number() -> None:
     commands = FakeCommands()
     assert SlurmSite(SlurmSpec(), commands, "0", now=Clock()).site().free_tasks == 4  # type: ignore[arg-type]  # a fake
     nobody = SlurmSite(SlurmSpec(), commands, "4294967000", now=Clock()).site()  # type: ignore[arg-type]  # a fake
     assert (nobody.free_tasks, nobody.max_array_tasks) == (None, 5)
 
 
-def test_nodes_that_the_settings_exclude_are_not_counted_on_and_unknown_names_are_left_out() -> None:
+def test_excluded_nodes_are_not_usable_and_unknown_names_are_left_out() -> None:
     spec = SlurmSpec(exclude="node[2-3],/a/file", sbatch={"exclude": "nosuchnode", "comment": "kept"})
     site, _ = site_of(spec, **{"nodes-drained": "node1|idle|none\nnode2|idle|none\n"})
     assert site.fitting_spec() == spec, "not asked yet"
@@ -44,7 +44,7 @@ def test_nodes_that_the_settings_exclude_are_not_counted_on_and_unknown_names_ar
     assert site.cluster_name() == "private"
 
 
-def test_of_a_reservation_only_its_nodes_are_counted_on() -> None:
+def test_with_a_reservation_only_its_nodes_are_usable() -> None:
     row = "ReservationName=mine StartTime=1 EndTime=2 Nodes=node1 Flags=SPEC_NODES\n"
     answers = {"nodes-drained": "", "reservations": row}
     assert ask(SlurmSpec(reservation="mine"), **answers).usable == {"node1"}
@@ -61,7 +61,7 @@ def test_nodes_out_of_service_are_named_with_slurms_reason() -> None:
     assert read_out_of_service(golden("nodes")) == {}
 
 
-def test_what_cannot_be_asked_is_none_and_the_rest_is_there() -> None:
+def test_a_value_that_cannot_be_asked_for_is_none_and_the_others_are_there() -> None:
     nothing = dict.fromkeys(("config", "partitions", "reservations", "user", "accounts", "qos", "queue", "everyone"))
     assert ask(**nothing) == Site()
     assert ask(user=None, accounts=None, qos=None) == replace(ask(), free_tasks=None, max_walltime_min=2880)
@@ -70,7 +70,7 @@ def test_what_cannot_be_asked_is_none_and_the_rest_is_there() -> None:
     ask(**garbage)
 
 
-def test_a_controller_that_is_away_is_asked_once_and_what_it_said_before_still_counts() -> None:
+def test_an_unreachable_controller_is_asked_once_and_its_earlier_answers_still_count() -> None:
     clock = Clock()
     site, commands = site_of(clock=clock, config=AWAY)
     with pytest.raises(SchedulerUnreachableError) as raised:
@@ -96,7 +96,7 @@ def test_a_controller_that_is_away_is_asked_once_and_what_it_said_before_still_c
         ("user", ["config", "partitions", "reservations", "user"]),
     ],
 )
-def test_no_further_question_is_put_once_nobody_is_there_to_answer(away: str, asked: list[str]) -> None:
+def test_no_command_follows_one_that_reaches_nobody(away: str, asked: list[str]) -> None:
     site, commands = site_of(**{away: AWAY})
     config = site.config()
     assert commands.calls == asked
@@ -105,7 +105,7 @@ def test_no_further_question_is_put_once_nobody_is_there_to_answer(away: str, as
     assert config.qos is None
 
 
-def test_settings_are_asked_for_once_in_ten_minutes_and_the_queue_each_time() -> None:
+def test_the_configuration_is_asked_for_every_ten_minutes_and_the_queue_each_time() -> None:
     clock = Clock()
     site, commands = site_of(clock=clock)
     site.site()
@@ -118,7 +118,7 @@ def test_settings_are_asked_for_once_in_ten_minutes_and_the_queue_each_time() ->
     assert commands.calls.count("config") == commands.calls.count("qos") == 2
 
 
-def test_what_could_not_be_asked_is_asked_again_soon_and_stays_as_it_was_meanwhile() -> None:
+def test_a_part_that_could_not_be_asked_for_stays_and_is_asked_for_again_soon() -> None:
     clock = Clock()
     site, commands = site_of(clock=clock)
     before = site.site()

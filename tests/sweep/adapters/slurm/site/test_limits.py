@@ -1,4 +1,4 @@
-"""Which of a cluster's limits counts for a job: its size, its number, its walltime, its nodes."""
+"""The limits that apply to a job: on its size, walltime and nodes, and on the number of jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def limits_of(spec: SlurmSpec | None = None, **answers: str | None) -> dict[str,
     return {limit.name: (limit.nodes, limit.gpus) for limit in ask(spec, **answers).size_limits}
 
 
-def test_what_no_single_job_may_exceed_is_known_in_nodes_and_gpus() -> None:
+def test_limits_on_a_single_job_are_given_in_nodes_and_gpus() -> None:
     rows = "high||||||cpu=64,gres/gpu=16,mem=1T,node=2|node=4||gres/gpu:h100=8\n"
     assert limits_of(SlurmSpec(qos="high", cpus_per_task=8), qos=rows) == {
         "GrpTRES node=2 of the QOS high": (2, None),
@@ -59,7 +59,7 @@ def test_the_partitions_qos_comes_before_the_jobs() -> None:
     assert ask(SlurmSpec(partition="long", qos="low")).free_tasks == 7 - 2
 
 
-def test_unless_the_jobs_qos_says_that_it_goes_first() -> None:
+def test_the_jobs_qos_comes_first_with_the_flag_over_part_qos() -> None:
     assert ask(SlurmSpec(partition="long", qos="high")).free_tasks == 5 - 2
 
 
@@ -68,7 +68,7 @@ def test_jobs_count_against_a_partitions_qos_by_their_partition_and_by_their_qos
     assert ask(SlurmSpec(partition="long", qos="low"), queue=queue).free_tasks == 7 - 3
 
 
-def test_what_an_account_may_have_counts_everybodys_jobs_in_it() -> None:
+def test_a_limit_of_an_account_counts_the_jobs_of_all_its_users() -> None:
     qos = "high||3|||||||\n"
     everyone = "high|sweep|debug\nhigh|other|debug\nlow|sweep|debug\n"
     assert ask(SlurmSpec(qos="high"), qos=qos, queue="", everyone=everyone).free_tasks == 2
@@ -96,17 +96,17 @@ def test_a_group_limit_counts_the_accounts_below_and_the_tightest_of_those_above
     assert ask(accounts=accounts, user=user_rows(submit=""), everyone="normal|other|debug\n" * 5).free_tasks == 1
 
 
-def test_accounts_that_are_each_others_parents_end_too() -> None:
+def test_accounts_that_are_each_others_parents_cause_no_endless_loop() -> None:
     assert (
         ask(accounts="private|sweep|b|7|\nprivate|b|sweep||\n", user=user_rows(submit=""), everyone="").free_tasks == 7
     )
 
 
-def test_more_in_the_queue_than_is_allowed_leaves_none() -> None:
+def test_a_queue_above_the_limit_leaves_no_free_task() -> None:
     assert ask(queue="normal|sweep|debug\n" * 20).free_tasks == 0
 
 
-def test_without_enforcement_limits_are_only_words_and_the_database_is_not_asked() -> None:
+def test_limits_that_are_not_enforced_do_not_count_and_the_database_is_not_asked() -> None:
     config = golden("config").replace("associations,limits,qos", "associations")
     site, commands = site_of(config=config)
     assert site.site() == replace(ask(), free_tasks=None, max_walltime_min=2880)
@@ -119,7 +119,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
     assert not {"queue", "everyone"} & set(commands.calls)
 
 
-def test_the_account_that_is_asked_for_is_the_one_that_counts() -> None:
+def test_the_limits_of_the_requested_account_count() -> None:
     request = SlurmSpec(account="root")
     assert ask(request, user=golden("user").replace("normal||", "normal|2|")).free_tasks == 1
     elsewhere = user_rows(submit="1").replace("private", "elsewhere")
@@ -143,7 +143,7 @@ def test_a_job_that_asks_for_no_qos_gets_the_associations_default_or_its_only_on
         assert [qos.name for qos in resolve_request(SlurmSpec(), config).qos] == expected
 
 
-def test_what_is_not_known_asks_for_nothing() -> None:
+def test_an_unknown_partition_account_or_qos_has_no_limits() -> None:
     config = site_of()[0].config()
     request = resolve_request(SlurmSpec(partition="nope", account="nope", qos="nope"), config)
     assert request == Request()
@@ -166,7 +166,7 @@ def test_the_longest_walltime(spec: SlurmSpec, minutes: int | None) -> None:
     assert ask(spec).max_walltime_min == minutes
 
 
-def test_a_qos_can_free_a_job_from_the_partitions_walltime() -> None:
+def test_a_qos_can_lift_the_partitions_walltime() -> None:
     assert ask(SlurmSpec(qos="high"), qos="high||||7-00:00:00|PartitionTimeLimit||||\n").max_walltime_min == 7 * 1440
 
 
@@ -179,16 +179,16 @@ def test_a_qos_can_free_a_job_from_the_partitions_walltime() -> None:
         ("ClusterName = x\n", None),
     ],
 )
-def test_how_many_tasks_an_array_may_have(config: str, tasks: int | None) -> None:
+def test_the_largest_array(config: str, tasks: int | None) -> None:
     assert ask(config=config).max_array_tasks == tasks
 
 
-def test_nodes_are_those_of_the_partition() -> None:
+def test_the_nodes_are_the_partitions() -> None:
     assert ask(SlurmSpec(partition="long")).nodes == {"node2"}
     assert ask(SlurmSpec(partition="nope")).nodes == frozenset()
 
 
-def test_maintenance_is_what_leaves_the_partition_no_node_and_has_not_begun() -> None:
+def test_maintenance_counts_if_it_takes_every_node_and_has_not_begun() -> None:
     long = SlurmSpec(partition="long")
     node2 = golden("reservations").replace("Nodes=node1 ", "Nodes=node2 ")
     assert ask(long, reservations=node2).maintenance_at == 1796145602.0
@@ -199,6 +199,6 @@ def test_maintenance_is_what_leaves_the_partition_no_node_and_has_not_begun() ->
     assert ask(reservations="No reservations in the system\n").maintenance_at is None
 
 
-def test_a_reservation_that_is_no_maintenance_shortens_nothing() -> None:
+def test_a_reservation_without_the_flag_maint_is_no_maintenance() -> None:
     only = [line for line in golden("reservations").splitlines() if "=mine" in line]
     assert ask(SlurmSpec(partition="long"), reservations=only[0].replace("node2", "node[1-2]")).maintenance_at is None
