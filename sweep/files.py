@@ -28,6 +28,15 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
         file.write(_bytes(content))
 
 
+def read_text(path: Path) -> str:
+    """Text of a file; a damaged byte spoils the record that it is in, and nothing else.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 @contextlib.contextmanager
 def atomic_writer(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """A new file, which replaces the one at the path once the block ends without an error.

@@ -14,6 +14,7 @@ from sweep.core.encoding.hostlist import expand_hostlist
 from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.submission import Submission
+from sweep.files import read_text
 from sweep.launch.claim import take
 from sweep.launch.launcher import EXIT_REFUSED, Launcher
 from sweep.launch.supervisor import Supervisor
@@ -56,7 +57,7 @@ def node_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Node:
     if missing:
         raise ValueError(f"neither an option nor a SLURM_* variable says {', '.join(missing)}.")
     return Node(
-        submission=Submission.parse(arguments.submission.read_text()),
+        submission=Submission.parse(read_text(arguments.submission)),
         index=int(options["index"]),
         node_rank=int(options["node_rank"]),
         job_id=options["job_id"],

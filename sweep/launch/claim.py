@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sweep.core.jobs.claim import Claim
-from sweep.files import create_atomically
+from sweep.files import create_atomically, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,6 @@ def read(path: Path) -> Claim | None:
         RecordError: If it is damaged.
     """
     try:
-        return Claim.parse(path.read_text())
+        return Claim.parse(read_text(path))
     except FileNotFoundError:
         return None

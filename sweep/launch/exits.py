@@ -8,15 +8,17 @@ needs no log.
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass
 from sweep.core.attempts.error_text import classify_lines
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.record import Record, RecordError
+from sweep.core.jobs.node_command import EXITS_FILE
+from sweep.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,6 +54,16 @@ class RankExit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _RankExits(Record):
+    """The file that the agent leaves."""
+
+    KIND = "rank_exits"
+    FILE = EXITS_FILE
+
+    exits: tuple[RankExit, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """The error that a launcher reports for ranks that could not.
 
@@ -68,13 +80,13 @@ class Explanation:
 
 def render(exits: Iterable[RankExit]) -> str:
     """Text of the file that the agent leaves."""
-    return json.dumps([asdict(each) for each in exits])
+    return _RankExits(exits=tuple(exits)).render()
 
 
 def read(path: Path) -> list[RankExit]:
     """What the agent left; nothing where it left nothing, or no rank failed."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return [RankExit(**each) for each in json.loads(path.read_text())]
+    with contextlib.suppress(OSError, RecordError):
+        return list(_RankExits.parse(read_text(path)).exits)
     return []
 
 

@@ -25,7 +25,7 @@ from sweep.core.records.attempt_file import AttemptFile
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_error, node_log, rank_error
 from sweep.core.settings.spec import Runner
-from sweep.files import write_atomically
+from sweep.files import read_text, write_atomically
 from sweep.launch.exits import Witness, explain, explain_agent, last_words, read
 from sweep.launch.memory import oom_kills
 
@@ -173,7 +173,7 @@ class Launcher:
         found = []
         for path in self._folder.glob(ERROR_GLOB):
             with contextlib.suppress(OSError, RecordError):
-                error = parse_error(path.read_text())
+                error = parse_error(read_text(path))
                 if error.error_class is ErrorClass.COMMUNICATION:
                     found.append(error.time)
         return found

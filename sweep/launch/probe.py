@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sweep.core.encoding.hostlist import expand_hostlist
 from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.submission import Submission
-from sweep.files import server_time, write_atomically
+from sweep.files import read_text, server_time, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -188,7 +188,7 @@ def _visit(node: Node, timeout_s: float) -> dict[str, Any]:
 
 def _node(submission: Path, environ: Mapping[str, str]) -> Node:
     return Node(
-        submission=Submission.parse(submission.read_text()),
+        submission=Submission.parse(read_text(submission)),
         index=0,
         node_rank=int(environ["NODE_RANK"]),
         job_id=environ.get("SLURM_JOB_ID", "0"),

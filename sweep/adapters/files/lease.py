@@ -6,23 +6,22 @@ flock fails on some Lustre mounts, so the lock is a file that is created exclusi
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.record import Record, RecordError
 from sweep.core.records.layout import LEASE_FILE
-from sweep.files import create_atomically, server_time
+from sweep.files import create_atomically, read_text, server_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
 HEARTBEAT_S = 10.0
@@ -39,7 +38,7 @@ class LeaseLostError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holder:
+class Holder(Record):
     """Who holds a run directory.
 
     Attributes:
@@ -49,9 +48,13 @@ class Holder:
         token: Of this one hold.
     """
 
+    KIND = "lease"
+    FILE = LEASE_FILE
+    MAY_BE_BARE = True
+
     host: str
     pid: int
-    started: str
+    started: str | float
     token: str
 
     def __str__(self) -> str:
@@ -113,8 +116,7 @@ class Lease:
             )
 
     def _create(self) -> bool:
-        body = {"host": self._me.host, "pid": self._me.pid, "started": self._me.started, "token": self._me.token}
-        return create_atomically(self._path, json.dumps(body))
+        return create_atomically(self._path, self._me.render())
 
     def _take_over_if_dead(self) -> None:
         # The clock that stamps heartbeats is the file server's; this host's may be minutes ahead of it.
@@ -171,11 +173,8 @@ def start_of(pid: int) -> str | None:
 def read_holder(path: Path) -> Holder | None:
     """Who a lease file names; None where there is none, or none that can be read."""
     try:
-        data: Mapping[str, Any] = json.loads(path.read_text())
-        return Holder(
-            host=str(data["host"]), pid=int(data["pid"]), started=str(data["started"]), token=str(data["token"])
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return Holder.parse(read_text(path))
+    except (OSError, RecordError):
         return None
 
 

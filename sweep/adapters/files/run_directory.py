@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import time
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
 from sweep.adapters.files.run_reader import RunDirError, RunReader
-from sweep.core.encoding.record import RecordError, render
+from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.submission import Submission, submission_file
 from sweep.core.records.cell_file import CellFile
@@ -27,9 +26,10 @@ from sweep.core.records.layout import (
     TABLES_DIR,
     attempt_dir,
 )
+from sweep.core.records.notes import CancelRequest, SchedulerAway
 from sweep.core.records.result import Result
 from sweep.core.records.sweep_file import SweepFile
-from sweep.files import write_atomically
+from sweep.files import read_text, write_atomically
 from sweep.launch.claim import read, take
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class RunDir(RunReader):
         """Replace ``sweep.json``, unless it already says just that."""
         text = content.render()
         with contextlib.suppress(OSError):
-            if (self._path / SWEEP_FILE).read_text() == text:
+            if read_text(self._path / SWEEP_FILE) == text:
                 return
         write_atomically(self._path / SWEEP_FILE, text)
 
@@ -97,7 +97,7 @@ class RunDir(RunReader):
             RecordError: If its file is damaged.
             OSError: If it cannot be read.
         """
-        return Submission.parse((self._path / submission_file(name)).read_text())
+        return Submission.parse(read_text(self._path / submission_file(name)))
 
     def job_that_began(self, name: str) -> str | None:
         """The job that runs a submission (the id that its tasks share), by its own claim.
@@ -126,7 +126,7 @@ class RunDir(RunReader):
         problem = ""
         for folder in self._restarts(key):
             try:
-                result = Result.parse((folder / RESULT_FILE).read_text(), expected=key)
+                result = Result.parse(read_text(folder / RESULT_FILE), expected=key)
                 result.check_against(self._cell(key))
                 return result, ""
             except FileNotFoundError:
@@ -136,14 +136,14 @@ class RunDir(RunReader):
         return None, problem
 
     def _cell(self, key: AttemptKey) -> Cell:
-        return CellFile.parse((self._path / attempt_dir(key) / CELL_FILE).read_text()).cell
+        return CellFile.parse(read_text(self._path / attempt_dir(key) / CELL_FILE)).cell
 
     def errors(self, key: AttemptKey) -> Sequence[RankError]:
         """Error files of an attempt's latest restart; damaged ones are left out."""
         found = []
         for path in sorted(self._restarts(key)[0].glob(ERROR_GLOB)):
             with contextlib.suppress(OSError, RecordError):
-                found.append(parse_error(path.read_text()))
+                found.append(parse_error(read_text(path)))
         return found
 
     def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
@@ -162,20 +162,20 @@ class RunDir(RunReader):
             if since is None:
                 path.unlink(missing_ok=True)
             else:
-                write_atomically(path, render("scheduler-away", {"since": since, "words": message}))
+                write_atomically(path, SchedulerAway(since=since, words=message).render())
 
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         """Requests of ``sweep cancel`` made while another process holds the run: their names and cell ids."""
         found = []
         for path in sorted((self._path / REQUESTS_DIR).glob("cancel-*.json")):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                found.append((path.name, [str(cell) for cell in json.loads(path.read_text())["cells"]]))
+            with contextlib.suppress(OSError, RecordError):
+                found.append((path.name, list(CancelRequest.parse(read_text(path)).cells)))
         return found
 
     def request_cancel(self, cells: Sequence[str]) -> str:
         """Ask the process that holds the run to cancel cells; gives the request's name."""
         name = f"cancel-{uuid.uuid4().hex}.json"
-        write_atomically(self._path / REQUESTS_DIR / name, json.dumps({"cells": list(cells)}))
+        write_atomically(self._path / REQUESTS_DIR / name, CancelRequest(cells=tuple(cells)).render())
         return name
 
     def drop_cancel_request(self, name: str) -> None:

@@ -8,11 +8,13 @@ import re
 import stat
 from typing import TYPE_CHECKING, TypeVar
 
-from sweep.core.encoding.record import RecordError, parse_object
+from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_file import AttemptFile
 from sweep.core.records.layout import ATTEMPT_FILE, AWAY_FILE, PROGRESS_FILE, SWEEP_FILE, attempt_dir
+from sweep.core.records.notes import SchedulerAway
 from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile
+from sweep.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,7 +82,7 @@ class RunReader:
             PermissionError: If it is somebody else's.
         """
         try:
-            return SweepFile.parse((self._path / SWEEP_FILE).read_text())
+            return SweepFile.parse(read_text(self._path / SWEEP_FILE))
         except FileNotFoundError:
             return None
         except PermissionError:
@@ -106,7 +108,8 @@ class RunReader:
 
     def away(self) -> tuple[float, str] | None:
         """Since when the scheduler has not been reached, and its words; None where it is, as far as anybody knows."""
-        return read_record(self._path / AWAY_FILE, _parse_away)
+        found = read_record(self._path / AWAY_FILE, SchedulerAway.parse)
+        return None if found is None else (found.since, found.words)
 
     def _restarts(self, key: AttemptKey) -> list[Path]:
         """Folders of the attempt's runs under one job id, the latest first; the attempt's own last."""
@@ -121,17 +124,9 @@ class RunReader:
 def read_record(path: Path, parse: Callable[[str], _T]) -> _T | None:
     """A record; None where there is none that can be read."""
     try:
-        return parse(path.read_text())
+        return parse(read_text(path))
     except (OSError, RecordError):
         return None
-
-
-def _parse_away(text: str) -> tuple[float, str]:
-    data = parse_object(text, "scheduler-away")
-    since, words = data.get("since"), data.get("words")
-    if not isinstance(since, float) or not isinstance(words, str):
-        raise RecordError(f"{AWAY_FILE} is damaged")
-    return since, words
 
 
 def find_run_dirs(root: Path) -> list[Path]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase, SchedulerState
-from sweep.core.encoding.codec import build
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.core.encoding.record import Record, RecordError
 from sweep.core.records.layout import attempt_dir
-from sweep.files import write_atomically
+from sweep.files import read_text, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 LOCAL_DIR = "local"
 HOST = "127.0.0.1"
-_KIND = "local_job"
 
 
 class State(StrEnum):
@@ -67,8 +65,11 @@ class Launched:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LocalJob:
+class LocalJob(Record):
     """One job (``local/<job_id>.json``)."""
+
+    KIND = "local_job"
+    FILE = "a local job's file"
 
     job_id: str
     """Its submission's name and its index there: ``weak-3f2a.0``."""
@@ -180,14 +181,13 @@ class JobFiles:
             OSError: If it cannot be written.
         """
         self._folder.mkdir(exist_ok=True)
-        write_atomically(self._folder / f"{job.job_id}.json", render(_KIND, asdict(job)))
+        write_atomically(self._folder / f"{job.job_id}.json", job.render())
 
     def read(self, job_id: str) -> LocalJob | None:
         """One job; None where it has no file, or its file is damaged."""
         try:
-            data = parse_object((self._folder / f"{job_id}.json").read_text(), _KIND)
-            return build(LocalJob, {name: data[name] for name in data if name not in ("schema", "kind")}, job_id)
-        except (OSError, RecordError, ValueError):
+            return LocalJob.parse(read_text(self._folder / f"{job_id}.json"))
+        except (OSError, RecordError):
             return None
 
     def all(self) -> list[LocalJob]:

@@ -13,7 +13,7 @@ from sweep.core.cells.trainer_settings import SYNTHETIC
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.records.preflight_record import Preflight
-from sweep.files import write_atomically
+from sweep.files import read_text, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ class PreflightRunner:
     def recorded(self, cell_id: str, rank: int = 0) -> Preflight | None:
         """The record of an earlier preflight of one rank of a cell with these sources; None where there is none."""
         with contextlib.suppress(OSError, RecordError):
-            return Preflight.parse(self._path(cell_id, rank).read_text())
+            return Preflight.parse(read_text(self._path(cell_id, rank)))
         return None
 
     def run(self, file: CellFile, rank: int = 0) -> Preflight:

@@ -19,6 +19,7 @@ from sweep.cli.display.rejections import print_rejections
 from sweep.cli.display.summary import budget_notes, budget_totals, observation_notes, totals_line
 from sweep.cli.wiring import observe_queue, observe_run
 from sweep.core.attempts.blame import standing
+from sweep.core.encoding.codec import plain
 from sweep.core.encoding.message import hours
 from sweep.usecases.contact import away_text
 from sweep.usecases.status import statuses
@@ -110,11 +111,7 @@ def _nodes(asked: Arguments, content: SweepFile) -> int:
     policy, now = content.policy, time.time()
     if asked.as_json:
         found = standing(blames, now=now, expiry_h=policy.bad_node_expiry_h)
-        print(
-            json.dumps(
-                {"nodes": {node: [json.loads(item.render()) for item in items] for node, items in found.items()}}
-            )
-        )
+        print(json.dumps({"nodes": {node: [plain(item) for item in items] for node, items in found.items()}}))
         return OK
     out, _ = consoles()
     evidence.print_nodes(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.outcome_rules import BLAMING
+from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.record import parse_line, read_record, render_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sweep.core.attempts.ledger import Ended
+
+
+_NAME = "a line of blame"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,27 +41,16 @@ class Blame:
 
     def render(self) -> str:
         """One JSON line, without its line end."""
-        return json.dumps(asdict(self))
+        return render_line(plain(self))
 
     @classmethod
     def parse(cls, line: str) -> Blame:
         """Read one line back.
 
         Raises:
-            ValueError: If it is damaged.
+            RecordError: If it is damaged.
         """
-        try:
-            data = json.loads(line)
-            return cls(
-                node=str(data["node"]),
-                time=float(data["time"]),
-                cell_id=str(data["cell_id"]),
-                run=str(data["run"]),
-                outcome=Outcome(data["outcome"]),
-                reason=str(data["reason"]),
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a damaged line of blame: {error}") from error
+        return read_record(cls, parse_line(line, _NAME), _NAME)
 
 
 def blames_of(ended: Ended, run: str) -> list[Blame]:

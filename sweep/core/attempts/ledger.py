@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import field
+from typing import TYPE_CHECKING, TypeVar
 
 from sweep.core.attempts.attempt import AttemptKey, Outcome, Phase, StopKind
+from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.record import SCHEMA_VERSION, RecordError, parse_line, read_record, render_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
-LEDGER_VERSION = 1
+LEDGER_VERSION = SCHEMA_VERSION
 
 RepeatKey = tuple[str, int]
 """Cell id and repeat."""
@@ -195,7 +195,6 @@ Event = (
     | Requeued
     | Sighted
 )
-_Kind = TypeVar("_Kind")
 _Line = TypeVar("_Line", str, bytes)
 EVENT_NAMES: Mapping[type[Event], str] = {
     Reserved: "reserved",
@@ -213,139 +212,26 @@ EVENT_NAMES: Mapping[type[Event], str] = {
 }
 
 
+_KINDS: Mapping[object, type[Event]] = {name: kind for kind, name in EVENT_NAMES.items()}
+_NAME = "a ledger line"
+
+
 def render_event(event: Event) -> str:
     """One JSON line, without its line end."""
-    return json.dumps({"v": LEDGER_VERSION, "event": EVENT_NAMES[type(event)], **asdict(event)}, allow_nan=False)
+    return render_line({"event": EVENT_NAMES[type(event)], **plain(event)}, version=LEDGER_VERSION)
 
 
 def parse_event(line: str) -> Event:
-    """Read one line back; fields that a later version may have added are left aside.
+    """Read one line back.
 
     Raises:
-        ValueError: If it is damaged or of another version.
+        RecordError: If it is damaged or of another version.
     """
-    line = line.strip()
-    try:
-        # raw_decode: json.loads looks at every line three more times, and a ledger may have a million of them.
-        data, end = _DECODER.raw_decode(line)
-        if end != len(line) or type(data) is not dict or data.get("v") != LEDGER_VERSION:
-            raise ValueError(f"not a ledger line of version {LEDGER_VERSION}")
-        return _PARSERS[data["event"]](data)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"a damaged or unknown event: {type(error).__name__} {error}") from error
-
-
-_DECODER = json.JSONDecoder()
-
-
-def _typed(kind: type[_Kind], value: Any) -> _Kind:
-    if type(value) is not kind:
-        raise ValueError(f"{value!r} is not of the type {kind.__name__}")
-    return value
-
-
-def _number(value: Any) -> float:
-    try:
-        if type(value) in (float, int) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # a whole number that no float can hold
-        pass
-    raise ValueError(f"{value!r} is not a finite number")
-
-
-def _key(data: Any) -> AttemptKey:
-    return AttemptKey(cell_id=data["cell_id"], repeat=data["repeat"], attempt=data["attempt"])
-
-
-def _parse_reserved(data: dict[str, Any]) -> Reserved:
-    return Reserved(
-        time=_number(data["time"]),
-        submission=_typed(str, data["submission"]),
-        tasks=tuple([_key(task) for task in data["tasks"]]),
-        gpu_hours=_number(data["gpu_hours"]),
-        gpus=_typed(int, data["gpus"]),
-        is_cut=_typed(bool, data.get("is_cut", False)),
-    )
-
-
-def _parse_submitted(data: dict[str, Any]) -> Submitted:
-    jobs = tuple([_typed(str, job) for job in _typed(list, data["jobs"])])
-    return Submitted(time=_number(data["time"]), submission=_typed(str, data["submission"]), jobs=jobs)
-
-
-def _parse_refused(data: dict[str, Any]) -> Refused:
-    return Refused(
-        time=_number(data["time"]), submission=_typed(str, data["submission"]), reason=_typed(str, data["reason"])
-    )
-
-
-def _parse_released(data: dict[str, Any]) -> Released:
-    return Released(
-        time=_number(data["time"]), submission=_typed(str, data["submission"]), reason=_typed(str, data["reason"])
-    )
-
-
-def _parse_ended(data: dict[str, Any]) -> Ended:
-    used = data["gpu_seconds"]
-    return Ended(
-        time=_number(data["time"]),
-        key=_key(data["key"]),
-        outcome=Outcome(data["outcome"]),
-        reason=_typed(str, data["reason"]),
-        gpu_seconds=None if used is None else _number(used),
-        evidence=_typed(dict, data.get("evidence", {})),
-    )
-
-
-def _parse_cancel_requested(data: dict[str, Any]) -> CancelRequested:
-    keys = tuple([_key(key) for key in data["keys"]])
-    repeats = tuple([(_typed(str, cell), _typed(int, repeat)) for cell, repeat in data.get("repeats", ())])
-    return CancelRequested(time=_number(data["time"]), keys=keys, repeats=repeats)
-
-
-def _parse_reopened(data: dict[str, Any]) -> Reopened:
-    repeats = tuple([(_typed(str, cell), _typed(int, repeat)) for cell, repeat in data["repeats"]])
-    return Reopened(time=_number(data["time"]), repeats=repeats)
-
-
-def _parse_skipped(data: dict[str, Any]) -> Skipped:
-    repeats = tuple([(_typed(str, cell), _typed(int, repeat)) for cell, repeat in data["repeats"]])
-    kind, reason = _typed(str, data["kind"]), _typed(str, data["reason"])
-    return Skipped(time=_number(data["time"]), repeats=repeats, kind=kind, reason=reason)
-
-
-def _parse_stop_requested(data: dict[str, Any]) -> StopRequested:
-    time, kind, reason = _number(data["time"]), StopKind(data["kind"]), _typed(str, data["reason"])
-    return StopRequested(time=time, key=_key(data["key"]), kind=kind, reason=reason)
-
-
-def _parse_withdrawn(data: dict[str, Any]) -> Withdrawn:
-    return Withdrawn(time=_number(data["time"]), key=_key(data["key"]), reason=_typed(str, data["reason"]))
-
-
-def _parse_requeued(data: dict[str, Any]) -> Requeued:
-    return Requeued(time=_number(data["time"]), key=_key(data["key"]), gpu_seconds=_number(data["gpu_seconds"]))
-
-
-def _parse_sighted(data: dict[str, Any]) -> Sighted:
-    keys = tuple([_key(key) for key in _typed(list, data["keys"])])
-    return Sighted(time=_number(data["time"]), keys=keys, phase=Phase(data["phase"]))
-
-
-_PARSERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
-    "reserved": _parse_reserved,
-    "submitted": _parse_submitted,
-    "refused": _parse_refused,
-    "released": _parse_released,
-    "ended": _parse_ended,
-    "cancel_requested": _parse_cancel_requested,
-    "reopened": _parse_reopened,
-    "skipped": _parse_skipped,
-    "stop_requested": _parse_stop_requested,
-    "withdrawn": _parse_withdrawn,
-    "requeued": _parse_requeued,
-    "sighted": _parse_sighted,
-}
+    data = parse_line(line, _NAME, may_be_bare=False)
+    name = data.get("event")
+    if type(name) is not str or name not in _KINDS:
+        raise RecordError(f"{name!r} is no event of the ledger")
+    return read_record(_KINDS[name], data, name)
 
 
 def read_lines(lines: Iterable[_Line], parse: Callable[[_Line], Event]) -> tuple[list[Event], list[str]]:

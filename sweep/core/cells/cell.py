@@ -12,7 +12,8 @@ from sweep.core.cells.axis import COUNT, axes_of, axis, check_fields
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
-from sweep.core.encoding.codec import build, canonical, plain
+from sweep.core.encoding.canonical import canonical
+from sweep.core.encoding.codec import build, plain
 from sweep.core.encoding.frozen import dataclass
 
 

@@ -1,10 +1,22 @@
-"""Frozen dataclasses as plain values and as canonical text, and back again with every value checked."""
+"""Dataclasses from plain values and back, every value checked against the type of its field.
+
+One policy, whoever reads:
+
+- A value of another type is refused: text is never split into a list, and a number is never read out of text. Only
+  numbers are brought to the type of their field (``4`` for a float, ``4.0`` for a whole number). NaN and infinity are
+  refused.
+- A missing field is refused unless it has a default.
+- An unknown field of a configuration is refused (:func:`build`): somebody mistyped it. An unknown field of a record is
+  left aside (:func:`read`): a later version may have added it.
+
+:mod:`sweep.core.encoding.record` adds what a record is as text: its kind and its schema version.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
+import math
 import operator
 import types
 import typing
@@ -13,207 +25,223 @@ from enum import StrEnum
 from typing import Any
 
 _Built = typing.TypeVar("_Built")
-_Convert = Callable[[object, str], object]
-"""Checks a value and brings it to a type; the text says where it stands, for the message."""
+_Convert = Callable[[Any], Any]
+"""Checks a plain value and brings it to a type."""
+
+
+class _RefusedError(ValueError):
+    """A value is refused; the text begins with its place in the whole, as ``.pair[0]=1.5 is not a whole number``."""
 
 
 def build(cls: type[_Built], data: Mapping[str, object], where: str) -> _Built:
-    """An instance of a dataclass from plain values, nested dataclasses, tuples and mappings included.
+    """A dataclass from a configuration, nested dataclasses, tuples and mappings included.
 
     Raises:
         ValueError: If a field is unknown, missing or of the wrong type; ``where`` opens the message.
     """
-    return typing.cast("_Built", _build(cls, data, where))
+    return typing.cast("_Built", _convert(_reader_of(cls, True), data, where))
+
+
+def read(cls: type[_Built], data: Mapping[str, object], where: str = "") -> _Built:
+    """A dataclass from a record; as :func:`build`, but unknown fields are left aside.
+
+    Raises:
+        ValueError: If a field is missing or of the wrong type; ``where`` opens the message.
+    """
+    return typing.cast("_Built", _convert(_reader_of(cls, False), data, where))
 
 
 def convert_value(owner: type, name: str, value: object, where: str) -> object:
-    """A value from outside, checked and normalised to the type of a dataclass field.
+    """A value from a configuration, brought to the type of a dataclass field.
 
     Raises:
         ValueError: If it is of another type; the message names the type, or the values that are allowed.
     """
-    return _converters(owner)[name](value, where)
+    return _convert(_converters(owner, True)[name], value, where)
 
 
-def canonical(part: Any) -> str:
-    """A dataclass as sorted, compact JSON without the fields that are at their default.
-
-    Values are written as their field's type, so that 1 and 1.0, which are equal, give one text.
-    """
-    read, pieces = _canonical_fields(part.__class__)
-    return "{" + ",".join(filter(None, map(operator.getitem, pieces, read(part)))) + "}"
+def _reader_of(cls: Any, is_strict: bool) -> _Convert:
+    return _fields_reader(cls, is_strict)
 
 
-class _Pieces(dict[Any, str]):
-    """A field's piece of the canonical text by its value: empty for the default.
-
-    Values recur (a grid of 100,000 cells has few models, layouts and degrees), so each piece is made once. Values that
-    are equal share one, whatever their type: they are written as the field's.
-    """
-
-    def __init__(self, name: str, write: Callable[[Any], str], default: object) -> None:
-        super().__init__()
-        self._start = f'"{name}":'
-        self._write = write
-        self._default = None if default is dataclasses.MISSING else write(default)
-
-    def __missing__(self, value: Any) -> str:
-        if len(self) >= _MOST_PIECES:
-            self.clear()
-        text = self._write(value)
-        self[value] = piece = "" if text == self._default else self._start + text
-        return piece
-
-
-_MOST_PIECES = 65536
-
-
-@functools.cache
-def _canonical_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[_Pieces, ...]]:
-    """How to read the fields of a dataclass in sorted order, and the pieces of each."""
-    found = sorted(dataclasses.fields(cls), key=lambda item: item.name)
-    pieces = []
-    for item in found:
-        made = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-        pieces.append(_Pieces(item.name, _writer(_hints(cls)[item.name]), made))
-    return _reader([item.name for item in found]), tuple(pieces)
-
-
-def _writer(hint: Any) -> Callable[[Any], str]:
-    """What turns a value of this type into canonical JSON."""
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        (option,) = [option for option in typing.get_args(hint) if option is not type(None)]
-        write = _writer(option)
-        return lambda value: "null" if value is None else write(value)
-    if dataclasses.is_dataclass(hint):
-        return canonical
-    if issubclass(hint, StrEnum):
-        return {member: json.dumps(member) for member in hint}.__getitem__
-    return _WRITERS[hint]
-
-
-_WRITERS: Mapping[type, Callable[[Any], str]] = {
-    bool: lambda value: "true" if value else "false",
-    int: int.__repr__,
-    # + 0.0: minus zero equals zero.
-    float: lambda value: float.__repr__(float(value) + 0.0),
-    str: json.encoder.encode_basestring_ascii,
-}
+def _convert(convert: _Convert, value: object, where: str) -> Any:
+    try:
+        return convert(value)
+    except _RefusedError as refused:
+        raise ValueError(f"{where}{refused}") from None
 
 
 def plain(part: Any) -> dict[str, Any]:
-    """Every field of a dataclass, nested ones too, as plain values; tuples and mappings as they are."""
-    read, names, nested = _plain_fields(part.__class__)
-    data = dict(zip(names, read(part), strict=True))
-    for name in nested:
-        data[name] = plain(data[name])
+    """Every field of a dataclass as plain values that JSON can say: the inverse of :func:`build` and :func:`read`."""
+    reader, names, nested = _plain_fields(part.__class__)
+    data = dict(zip(names, reader(part), strict=True))
+    for name, convert in nested:
+        data[name] = convert(data[name])
     return data
 
 
 @functools.cache
-def _plain_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[str, ...], tuple[str, ...]]:
-    names = tuple(item.name for item in dataclasses.fields(cls))
-    nested = tuple(name for name in names if dataclasses.is_dataclass(_hints(cls)[name]))
-    return _reader(names), names, nested
+def _plain_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], list[str], list[tuple[str, _Convert]]]:
+    names = [item.name for item in dataclasses.fields(cls)]
+    found = ((name, _plain_converter(type_hints(cls)[name])) for name in names)
+    return attribute_reader(names), names, [(name, convert) for name, convert in found if convert is not None]
 
 
-def _reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads several attributes at once; attrgetter alone gives no tuple for a single one."""
-    read = operator.attrgetter(*names)
-    return read if len(names) > 1 else lambda part: (read(part),)
+def _plain_converter(hint: Any) -> _Convert | None:
+    """Makes a value of this type plain; None where it is so already."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        found = next(filter(None, map(_plain_converter, arguments)), None)
+        return None if found is None else _for_optional(found)
+    if origin is tuple:
+        item = _plain_converter(arguments[0])
+        return None if item is None else lambda value: tuple(map(item, value))
+    if origin is Mapping:
+        found = _plain_converter(arguments[1])
+        if found is None:
+            return lambda value: {str(name): item for name, item in value.items()}
+        return lambda value: {str(name): found(item) for name, item in value.items()}
+    return plain if dataclasses.is_dataclass(hint) else None
+
+
+def attribute_reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that reads several attributes at once; attrgetter alone gives no tuple for a single one."""
+    read_all = operator.attrgetter(*names)
+    return read_all if len(names) > 1 else lambda part: (read_all(part),)
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def type_hints(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields."""
     # Modules that name Mapping in annotations only import it for the type checker.
     return typing.get_type_hints(cls, localns={"Mapping": Mapping})
 
 
 @functools.cache
-def _converters(cls: Any) -> dict[str, _Convert]:
-    return {item.name: _converter(_hints(cls)[item.name]) for item in dataclasses.fields(cls)}
+def _converters(cls: Any, is_strict: bool) -> dict[str, _Convert]:
+    return {item.name: _converter(type_hints(cls)[item.name], is_strict) for item in dataclasses.fields(cls)}
 
 
-def _build(cls: Any, data: object, where: str) -> object:
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where}={data!r} is not a mapping.")
-    converters = _converters(cls)
-    unknown = sorted(map(str, data.keys() - converters.keys()))
-    if unknown:
-        raise ValueError(f"{where} has the unknown field(s) {unknown}; known are {sorted(converters)}.")
-    values = {name: converters[name](value, f"{where}.{name}") for name, value in data.items()}
-    try:
+@functools.cache
+def _fields_reader(cls: Any, is_strict: bool) -> _Convert:
+    """Reads a mapping of plain values into the dataclass; made once for each class."""
+    converters = _converters(cls, is_strict)
+    required = [item.name for item in dataclasses.fields(cls) if _has_no_default(item)]
+
+    def read_fields(data: Any) -> Any:
+        if type(data) is not dict and not isinstance(data, Mapping):
+            raise _RefusedError(f"={_shown(data)} is not a mapping.")
+        if is_strict and not converters.keys() >= data.keys():
+            unknown = sorted(map(str, data.keys() - converters.keys()))
+            raise _RefusedError(f" has the unknown field(s) {unknown}; known are {sorted(converters)}.")
+        values = {}
+        name = ""
+        try:
+            for name, convert in converters.items():
+                if name in data:
+                    values[name] = convert(data[name])
+        except _RefusedError as refused:
+            raise _RefusedError(f".{name}{refused}") from None
+        for name in required:
+            if name not in values:
+                raise _RefusedError(f": lacks {name!r}.")
         return cls(**values)
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}") from error
+
+    return read_fields
 
 
-def _converter(hint: Any) -> _Convert:
-    """What checks a value of this type; made once for each field."""
+def _has_no_default(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+def _converter(hint: Any, is_strict: bool) -> _Convert:
+    """Checks a value of this type; made once for each field."""
     if hint in (object, Any):
-        return lambda value, where: value
+        return lambda value: value
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return _either([option for option in arguments if option is not type(None)], type(None) in arguments)
+        return _union(arguments, is_strict)
     if origin is tuple:
-        return _tuple(arguments)
+        length = None if arguments[-1] is Ellipsis else len(arguments)
+        return _tuple([_converter(item, is_strict) for item in arguments if item is not Ellipsis], length)
     if origin is Mapping:
-        return _mapping(_converter(arguments[1]))
+        return _mapping(*(_converter(item, is_strict) for item in arguments))
     if dataclasses.is_dataclass(hint):
-        return _nested(hint)
+        return _nested(_reader_of(hint, is_strict))
     return _enum(hint) if issubclass(hint, StrEnum) else _scalar(hint)
 
 
-def _either(options: list[Any], is_optional: bool) -> _Convert:
+def _for_optional(convert: _Convert) -> _Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _union(arguments: tuple[Any, ...], is_strict: bool) -> _Convert:
+    options = tuple(option for option in arguments if option is not type(None))
     if len(options) == 1:
-        only = _converter(options[0])
-        return lambda value, where: None if value is None and is_optional else only(value, where)
-    words = " or ".join(_WORDS.get(item, item.__name__) for item in options)
+        only = _converter(options[0], is_strict)
+        return _for_optional(only) if len(arguments) == 2 else only
+    name = " or ".join(_NAMES.get(item, item.__name__) for item in options)
 
-    def convert(value: object, where: str) -> object:
-        if type(value) in options or (value is None and is_optional):
+    def convert(value: Any) -> Any:
+        if type(value) in arguments and not (type(value) is float and not math.isfinite(value)):
             return value
-        raise ValueError(f"{where}={value!r} is not {words}.")
+        raise _RefusedError(f"={_shown(value)} is not {name}.")
 
     return convert
 
 
-def _tuple(items: tuple[Any, ...]) -> _Convert:
-    converters = [_converter(item) for item in items if item is not Ellipsis]
-    length = None if items[-1] is Ellipsis else len(items)
-
-    def convert(value: object, where: str) -> object:
+def _tuple(converters: list[_Convert], length: int | None) -> _Convert:
+    def convert(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
-            raise ValueError(f"{where}={value!r} is not a list. Write it in brackets: [...].")
+            raise _RefusedError(f"={_shown(value)} is not a list. Write it in brackets: [...].")
         if length not in (None, len(value)):
-            raise ValueError(f"{where}={value!r} does not have {length} values.")
+            raise _RefusedError(f"={_shown(value)} does not have {length} values.")
         each = converters * len(value) if length is None else converters
-        return tuple(one(item, f"{where}[{at}]") for at, (one, item) in enumerate(zip(each, value, strict=True)))
-
-    return convert
-
-
-def _mapping(each: _Convert) -> _Convert:
-    def convert(value: object, where: str) -> object:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{where}={value!r} is not a mapping. Write it as name: value.")
-        return {str(name): each(item, f"{where}.{name}") for name, item in value.items()}
-
-    return convert
-
-
-def _nested(cls: Any) -> _Convert:
-    @functools.lru_cache(maxsize=4096)
-    def once(items: tuple[tuple[str, object], ...], kinds: tuple[type, ...], where: str) -> object:
-        return _build(cls, dict(items), where)
-
-    def convert(value: object, where: str) -> object:
+        found: list[Any] = []
         try:
-            # Parts of 100,000 cells recur. Their types are asked for too: 1, 1.0 and True are equal, yet not all valid.
-            items = tuple(value.items()) if isinstance(value, Mapping) else None
-            return _build(cls, value, where) if items is None else once(items, tuple(type(i[1]) for i in items), where)
-        except TypeError:
-            return _build(cls, value, where)  # it holds a list or a mapping
+            for one, item in zip(each, value, strict=True):
+                found.append(one(item))
+        except _RefusedError as refused:
+            raise _RefusedError(f"[{len(found)}]{refused}") from None
+        return tuple(found)
+
+    return convert
+
+
+def _mapping(name_of: _Convert, value_of: _Convert) -> _Convert:
+    def convert(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise _RefusedError(f"={_shown(value)} is not a mapping. Write it as name: value.")
+        found = {}
+        name = ""
+        try:
+            for name, item in value.items():
+                # YAML has names that are numbers: {1: x}.
+                found[name_of(str(name))] = value_of(item)
+        except _RefusedError as refused:
+            raise _RefusedError(f".{name}{refused}") from None
+        return found
+
+    return convert
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def _nested(read_fields: _Convert) -> _Convert:
+    """Reads a nested dataclass; parts of 100,000 cells recur, and each is made once."""
+
+    @functools.lru_cache(maxsize=4096)
+    def once(items: tuple[tuple[str, object], ...], kinds: tuple[type, ...]) -> Any:
+        return read_fields(dict(items))
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            # The types are asked for too: 1, 1.0 and True are equal, yet not all valid.
+            kinds = tuple(map(type, value.values()))
+            if _SCALARS.issuperset(kinds):
+                return once(tuple(value.items()), kinds)
+        return read_fields(value)
 
     return convert
 
@@ -221,28 +249,46 @@ def _nested(cls: Any) -> _Convert:
 def _enum(hint: type[StrEnum]) -> _Convert:
     members: Mapping[object, StrEnum] = {member.value: member for member in hint}
 
-    def convert(value: object, where: str) -> object:
+    def convert(value: Any) -> StrEnum:
         try:
             return members[value]
         except (KeyError, TypeError):
-            raise ValueError(f"{where}={value!r} is not one of {', '.join(hint)}.") from None
+            raise _RefusedError(f"={_shown(value)} is not one of {', '.join(hint)}.") from None
 
     return convert
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def _scalar(hint: type) -> _Convert:
-    words = _WORDS.get(hint, hint.__name__)
+    if hint is float:
+        return _float
+    name = _NAMES.get(hint, hint.__name__)
 
-    def convert(value: object, where: str) -> object:
+    def convert(value: Any) -> Any:
         if type(value) is hint:
             return value
-        if hint is float and type(value) is int:
-            return float(value)
         if hint is int and type(value) is float and value.is_integer():
             return int(value)
-        raise ValueError(f"{where}={value!r} is not {words}.")
+        raise _RefusedError(f"={_shown(value)} is not {name}.")
 
     return convert
+
+
+def _float(value: Any) -> float:
+    if type(value) is float and -math.inf < value < math.inf:
+        return value
+    if type(value) is int and abs(value) < _LARGEST_FLOAT:
+        return float(value)
+    raise _RefusedError(f"={_shown(value)} is not a {'finite ' if type(value) in (int, float) else ''}number.")
+
+
+_LARGEST_FLOAT = 2**1023
+_LONGEST_SHOWN = 200
+
+
+def _shown(value: object) -> str:
+    """A value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -1,36 +1,83 @@
-"""The text of a record: one JSON object with its kind and schema version, and the fields of a dataclass."""
+"""Records: dataclasses as text, with their kind and their schema version.
+
+One policy for versions: a file says its ``kind`` and its ``schema``, a line of a file its version ``v``, and another
+version is refused. A record that says none was written before they were (:attr:`Record.MAY_BE_BARE`) and is of
+version 1. For wrong types, missing and unknown fields see :mod:`sweep.core.encoding.codec`.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
-from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
 
-from sweep.core.encoding.codec import convert_value
+from sweep.core.encoding.codec import plain, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA_VERSION = 1
+_Read = TypeVar("_Read")
 
 
 class RecordError(ValueError):
     """A record cannot be used: unreadable, of another schema version, incomplete, or of another attempt."""
 
 
-def parse_object(text: str, kind: str) -> dict[str, Any]:
+class Record:
+    """Base of a frozen dataclass that is a file of its own.
+
+    Subclasses state their kind, the file's name for messages, and what their fields must hold together.
+    """
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+    FILE: ClassVar[str]
+    MAY_BE_BARE: ClassVar[bool] = False
+    """True if versions before wrote the file without kind and schema version."""
+
+    def render(self) -> str:
+        """Text of the file."""
+        return render(self.KIND, plain(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the file back.
+
+        Raises:
+            RecordError: If it is damaged, of another kind or schema version, or contradicts itself.
+        """
+        data = parse_object(text, cls.KIND, may_be_bare=cls.MAY_BE_BARE)
+        record = read_record(cls, cls.upgraded(data), cls.FILE)
+        record.check()
+        return record
+
+    @classmethod
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """The object of the file in the form of the dataclass: files of earlier versions may differ from it."""
+        return data
+
+    def check(self) -> None:
+        """Refuse values that contradict each other.
+
+        Raises:
+            RecordError: If they do.
+        """
+
+
+def render(kind: str, body: Mapping[str, object]) -> str:
+    """A record as the text of its file: kind and schema version first, numbers finite."""
+    return json.dumps({"schema": SCHEMA_VERSION, "kind": kind, **body}, indent=1, allow_nan=False) + "\n"
+
+
+def parse_object(text: str, kind: str, *, may_be_bare: bool = False) -> dict[str, Any]:
     """A record's JSON object, its kind and schema version checked.
 
     Raises:
         RecordError: If it is no JSON object, or of another kind or version.
     """
-    try:
-        data = json.loads(text, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{kind} is not whole JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise RecordError(f"{kind} is not a JSON object")
+    data = parse_json(text, kind)
+    if may_be_bare and not data.keys() & {"schema", "kind"}:
+        return data
     if data.get("kind") != kind:
         raise RecordError(f"expected a record of kind {kind!r}, found {data.get('kind')!r}")
     if data.get("schema") != SCHEMA_VERSION:
@@ -41,37 +88,57 @@ def parse_object(text: str, kind: str) -> dict[str, Any]:
     return data
 
 
-def refuse_constant(word: str) -> None:
-    """Raises ValueError: NaN and Infinity are no JSON."""
+def parse_json(text: str, name: str) -> dict[str, Any]:
+    """One JSON object, of which ``name`` is what messages call it.
+
+    Raises:
+        RecordError: If it is none.
+    """
+    try:
+        # raw_decode: json.loads looks at every line three more times, and a ledger may have a million of them.
+        text = text.strip(" \t\n\r")
+        data, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{name} is not whole JSON ({error})") from error
+    if end != len(text):
+        raise RecordError(f"{name} is not whole JSON (more follows after its end)")
+    if type(data) is not dict:
+        raise RecordError(f"{name} is not a JSON object")
+    return data
+
+
+def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
 
 
-def read_fields(cls: type, data: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """The fields of a record as their types; one with a default may be missing, an unknown one is left aside.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def read_record(cls: type[_Read], data: Mapping[str, object], name: str) -> _Read:
+    """A dataclass from a record's object, of which ``name`` is what messages call it.
 
     Raises:
-        RecordError: If a field is missing or of the wrong type.
+        RecordError: If a field is missing, of the wrong type, or has a value that the class refuses.
     """
-    values = {}
-    for item in _fields_of(cls):
-        if item.name in data:
-            try:
-                values[item.name] = convert_value(cls, item.name, data[item.name], item.name)
-            except ValueError as error:
-                raise RecordError(f"{file} is damaged: {error}") from error
-        elif item.default is MISSING and item.default_factory is MISSING:
-            raise RecordError(f"{file} lacks {item.name!r}")
-    return values
+    try:
+        return read(cls, data)
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise RecordError(f"{name} is damaged: {str(error).lstrip('.: ')}") from error
 
 
-_fields_of = functools.cache(fields)
+def render_line(body: Mapping[str, object], *, version: int | None = SCHEMA_VERSION) -> str:
+    """A record as one line of JSON, without its end; ``version`` None leaves the version out."""
+    return json.dumps(body if version is None else {"v": version, **body}, allow_nan=False)
 
 
-def with_key(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's fields with the key, which lies flat in its file, as one of them."""
-    return {**data, "key": {name: data.get(name) for name in ("cell_id", "repeat", "attempt")}}
+def parse_line(text: str, name: str, *, may_be_bare: bool = True) -> dict[str, Any]:
+    """The JSON object of a line, its version checked.
 
-
-def render(kind: str, body: Mapping[str, object]) -> str:
-    """A record as the text of its file: kind and schema version first, numbers finite."""
-    return json.dumps({"schema": SCHEMA_VERSION, "kind": kind, **body}, indent=1, allow_nan=False) + "\n"
+    Raises:
+        RecordError: If it is no JSON object, or of another version.
+    """
+    data = parse_json(text, name)
+    version = data.get("v", SCHEMA_VERSION if may_be_bare else None)
+    if version != SCHEMA_VERSION:
+        raise RecordError(f"{name} has version {version!r}; this version reads {SCHEMA_VERSION}.")
+    return data

@@ -7,13 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sweep.core.cells.axes import ALL_AXES, AXES
-from sweep.core.cells.axis import AUTO
+from sweep.core.cells.axis import AUTO, AxisValue
 from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from sweep.core.cells.axis import AxisValue
 
 
 class SeriesKind(StrEnum):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.core.encoding.record import Record
 from sweep.core.records.layout import SUBMISSIONS_DIR
-
-_KIND = "claim"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class Claim(Record):
     """The first word on a submission, which stands (``submissions/<name>.claim``, see :mod:`sweep.launch.claim`).
 
     Attributes:
@@ -23,26 +20,12 @@ class Claim:
         host: Where it was written.
     """
 
+    KIND = "claim"
+    FILE = "the claim"
+
     job_id: str
     time: float
     host: str
-
-    def render(self) -> str:
-        """Text of the file."""
-        return render(_KIND, asdict(self))
-
-    @classmethod
-    def parse(cls, text: str) -> Claim:
-        """Read the file back.
-
-        Raises:
-            RecordError: If it is damaged.
-        """
-        data = parse_object(text, _KIND)
-        job_id, time, host = data.get("job_id"), data.get("time"), data.get("host")
-        if not isinstance(job_id, str) or not isinstance(time, int | float) or not isinstance(host, str):
-            raise RecordError("the claim is damaged")
-        return cls(job_id=job_id, time=float(time), host=host)
 
 
 def shared_id(job_id: str) -> str:

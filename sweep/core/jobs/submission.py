@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.core.encoding.record import Record, render
 from sweep.core.records.layout import SUBMISSIONS_DIR, attempt_dir
-from sweep.core.settings.spec import LaunchSpec, Runner
+from sweep.core.settings.spec import LaunchSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Submission:
+class Submission(Record):
     """Attempts that need the same resources; array index i runs ``tasks[i]``.
 
     Written before the scheduler is told, so that a job reads what it is to do and a crash cannot lose what was meant.
@@ -38,6 +39,9 @@ class Submission:
         provenance: Commit, whether the tree was dirty, package versions, command.
         is_cut: Whether the walltime is less than the cells were to have, to end before a maintenance.
     """
+
+    KIND = "submission"
+    FILE = "the submission file"
 
     name: str
     run_dir: str
@@ -70,35 +74,9 @@ class Submission:
         return submission_file(self.name)
 
     def render(self) -> str:
-        """Text of the file."""
-        body = {item.name: getattr(self, item.name) for item in fields(self)}
-        body["tasks"] = [{**asdict(key), "directory": str(attempt_dir(key))} for key in self.tasks]
-        body["launch"] = asdict(self.launch)
-        return render("submission", body)
-
-    @classmethod
-    def parse(cls, text: str) -> Submission:
-        """Read the file back.
-
-        Raises:
-            RecordError: If it is damaged.
-        """
-        data = parse_object(text, "submission")
-        try:
-            # Files of earlier versions say nothing of a cut.
-            values: dict[str, Any] = {item.name: {"is_cut": False, **data}[item.name] for item in fields(cls)}
-            launch = dict(values["launch"])
-            launch["runner"] = Runner(launch["runner"])
-            launch["entry"], launch["port_range"] = tuple(launch["entry"]), tuple(launch["port_range"])
-            values["launch"] = LaunchSpec(**launch)
-            values["exclude"] = tuple(values["exclude"])
-            values["tasks"] = tuple(
-                AttemptKey(cell_id=task["cell_id"], repeat=task["repeat"], attempt=task["attempt"])
-                for task in values["tasks"]
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"the submission file is damaged: {type(error).__name__}: {error}") from error
-        return cls(**values)
+        """Text of the file; each task is given with its folder, for people."""
+        tasks = [{**plain(key), "directory": str(attempt_dir(key))} for key in self.tasks]
+        return render(self.KIND, {**plain(self), "tasks": tasks})
 
 
 def submission_file(name: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import parse_object, read_fields, render, with_key
+from sweep.core.records.attempt_record import AttemptRecord
 from sweep.core.records.layout import ATTEMPT_FILE
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AttemptFile:
+class AttemptFile(AttemptRecord):
     """What the launcher of node 0 did and saw (``attempt.json``); rewritten at its start and at its end.
 
     Attributes:
@@ -34,6 +34,9 @@ class AttemptFile:
         provenance: Commit, whether the tree was dirty, package versions at submission.
     """
 
+    KIND = "attempt"
+    FILE = ATTEMPT_FILE
+
     key: AttemptKey
     job_id: str
     restart: int
@@ -47,18 +50,3 @@ class AttemptFile:
     environment: Mapping[str, str] = field(default_factory=dict)
     sources_hash: str = ""
     provenance: Mapping[str, object] = field(default_factory=dict)
-
-    def render(self) -> str:
-        """Text of the file."""
-        body = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "key"}
-        key = {"cell_id": self.key.cell_id, "repeat": self.key.repeat, "attempt": self.key.attempt}
-        return render("attempt", {**key, **body})
-
-    @classmethod
-    def parse(cls, text: str) -> AttemptFile:
-        """Read the file back.
-
-        Raises:
-            RecordError: If it is damaged.
-        """
-        return cls(**read_fields(cls, with_key(parse_object(text, "attempt")), ATTEMPT_FILE))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.cells.cell import Cell, cell_id, cell_to_json
+from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import RecordError, parse_object, read_fields, render, with_key
+from sweep.core.encoding.record import RecordError
+from sweep.core.records.attempt_record import AttemptRecord
 from sweep.core.records.layout import CELL_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CellFile:
+class CellFile(AttemptRecord):
     """What one attempt is to run (``cell.json``): all that the trainer is told.
 
     Attributes:
@@ -22,35 +23,21 @@ class CellFile:
         run_name: Grid and cluster, for people.
     """
 
+    KIND = "cell"
+    FILE = CELL_FILE
+
     cell: Cell
     device: Device
     key: AttemptKey
     sources_hash: str = ""
     run_name: str = ""
 
-    def render(self) -> str:
-        """Text of the file."""
-        body = {
-            "cell_id": self.key.cell_id,
-            "repeat": self.key.repeat,
-            "attempt": self.key.attempt,
-            "sources_hash": self.sources_hash,
-            "run_name": self.run_name,
-            "cell": cell_to_json(self.cell),
-            "device": self.device.to_json(),
-        }
-        return render("cell", body)
-
-    @classmethod
-    def parse(cls, text: str) -> CellFile:
-        """Read the file back.
+    def check(self) -> None:
+        """Refuse a cell that is not the one the attempt is of.
 
         Raises:
-            RecordError: If it is damaged, or its id is not that of its cell.
+            RecordError: If its id is another.
         """
-        values = read_fields(cls, with_key(parse_object(text, "cell")), CELL_FILE)
-        file = cls(**values)
-        if cell_id(file.cell) != file.key.cell_id:
-            found = cell_id(file.cell)
-            raise RecordError(f"cell.json says cell {file.key.cell_id} but holds cell {found}; it was altered.")
-        return file
+        if cell_id(self.cell) != self.key.cell_id:
+            found = cell_id(self.cell)
+            raise RecordError(f"cell.json says cell {self.key.cell_id} but holds cell {found}; it was altered.")

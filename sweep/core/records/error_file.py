@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from sweep.core.attempts.attempt import RankError
-from sweep.core.encoding.record import parse_object, read_fields, render
+from sweep.core.encoding.codec import plain
+from sweep.core.encoding.record import parse_object, read_record, render
+
+_KIND = "error"
 
 
 def render_error(error: RankError, *, exception: str = "", traceback: str = "") -> str:
     """Text of an error file; ``exception`` is the class's qualified name."""
-    return render("error", {**asdict(error), "exception": exception, "traceback": traceback})
+    return render(_KIND, {**plain(error), "exception": exception, "traceback": traceback})
 
 
 def parse_error(text: str) -> RankError:
@@ -19,5 +20,4 @@ def parse_error(text: str) -> RankError:
     Raises:
         RecordError: If it is damaged.
     """
-    data = parse_object(text, "error")
-    return RankError(**read_fields(RankError, {**data, "message": str(data.get("message", ""))}, "an error file"))
+    return read_record(RankError, parse_object(text, _KIND), "an error file")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import TYPE_CHECKING
 
-from sweep.core.encoding.codec import convert_value
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.core.encoding.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +52,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Preflight:
+class Preflight(Record):
     """One rank of a cell, run on fake tensors (``python -m trainer --preflight``).
 
     Attributes:
@@ -70,6 +69,9 @@ class Preflight:
         is_overstated: Whether something stood in that holds more than the real thing, so that the peak may be too high.
         time_s: Seconds that it took.
     """
+
+    KIND = "preflight"
+    FILE = "a preflight record"
 
     cell_id: str
     rank: int
@@ -91,22 +93,3 @@ class Preflight:
             # All of it is alive while the optimiser works.
             return sum(self.state_by_kind.values())
         return self.peak_memory_bytes
-
-    def render(self) -> str:
-        """Text of the record."""
-        return render("preflight", asdict(self))
-
-    @classmethod
-    def parse(cls, text: str) -> Preflight:
-        """Read the record back.
-
-        Raises:
-            RecordError: If it is damaged.
-        """
-        data = parse_object(text, "preflight")
-        names = [item.name for item in fields(cls) if item.name in data]
-        try:
-            values: dict[str, Any] = {name: convert_value(cls, name, data[name], name) for name in names}
-            return cls(**values)
-        except (TypeError, ValueError) as error:
-            raise RecordError(f"a preflight record is damaged: {error}") from error

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field, fields
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import RecordError, parse_object, read_fields, render, with_key
+from sweep.core.encoding.record import RecordError
+from sweep.core.records.attempt_record import AttemptRecord
 from sweep.core.records.layout import RESULT_FILE
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ SOURCES = ("measured", "simulated", "imported")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class Result(AttemptRecord):
     """What a trainer measured (``result.json``, renamed last); raw quantities, nothing derived.
 
     Attributes:
@@ -55,6 +56,9 @@ class Result:
         source: One of :data:`SOURCES`.
     """
 
+    KIND = "result"
+    FILE = RESULT_FILE
+
     key: AttemptKey
     restart: int
     started_at: float
@@ -83,31 +87,6 @@ class Result:
     environment: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     source: str = "measured"
-
-    def render(self) -> str:
-        """Text of the file."""
-        body = {item.name: getattr(self, item.name) for item in fields(self)}
-        key = body.pop("key")
-        for name in ("fingerprint_fields", "versions", "environment", "extra"):
-            body[name] = dict(body[name])
-        return render("result", {"cell_id": key.cell_id, "repeat": key.repeat, "attempt": key.attempt, **body})
-
-    @classmethod
-    def parse(cls, text: str, *, expected: AttemptKey | None = None) -> Result:
-        """Read the file back.
-
-        Args:
-            text: The file.
-            expected: The attempt whose result it must be; None: whichever it says.
-
-        Raises:
-            RecordError: If it is damaged, incomplete, physically impossible or of another attempt.
-        """
-        result = cls(**read_fields(cls, with_key(parse_object(text, "result")), RESULT_FILE))
-        if expected is not None and result.key != expected:
-            raise RecordError(f"result.json is that of attempt {result.key}, not of {expected}")
-        result.check()
-        return result
 
     def check_against(self, cell: Cell) -> None:
         """Refuse a result of another experiment than the cell asks for.

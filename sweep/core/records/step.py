@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 
+from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import RecordError, read_fields, refuse_constant
+from sweep.core.encoding.record import parse_line, read_record, render_line
 from sweep.core.records.layout import STEPS_FILE
 
-# A table reads a hundred thousand of these lines: the decoder is made once.
-_STEP_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
+_NAME = f"a line of {STEPS_FILE}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,11 +34,11 @@ class Step:
 
     def render(self) -> str:
         """One JSON line; a loss that is not finite becomes null, which JSON can say."""
-        data = asdict(self)
+        data = plain(self)
         for name in ("loss", "grad_norm"):
             if data[name] is not None and not math.isfinite(data[name]):
                 data[name] = None
-        return json.dumps(data, allow_nan=False) + "\n"
+        return render_line(data, version=None) + "\n"
 
     @classmethod
     def parse(cls, line: str) -> Step:
@@ -49,10 +47,4 @@ class Step:
         Raises:
             RecordError: If the line is damaged.
         """
-        try:
-            data = _STEP_DECODER.decode(line)
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"a line of {STEPS_FILE} is damaged: {error}") from error
-        if not isinstance(data, dict):
-            raise RecordError(f"a line of {STEPS_FILE} is damaged: it is no JSON object")
-        return cls(**read_fields(cls, data, f"a line of {STEPS_FILE}"))
+        return read_record(cls, parse_line(line, _NAME), _NAME)

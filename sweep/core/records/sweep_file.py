@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES
 from sweep.core.cells.axes import axis_default
 from sweep.core.cells.axis import AxisValue
 from sweep.core.cells.batch import BatchKind, BatchRule
-from sweep.core.cells.cell import Cell, cell_from_json, cell_id, cell_to_json
+from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention
-from sweep.core.encoding.codec import convert_value
+from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import RecordError, parse_object, render
+from sweep.core.encoding.record import Record, RecordError, render
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.grid import Point, Rejection
-from sweep.core.grids.series import Envelope, SeriesKind, SeriesSpec
+from sweep.core.grids.series import SeriesSpec
+from sweep.core.records.layout import SWEEP_FILE
 from sweep.core.settings.policy import Policy
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepFile:
+class SweepFile(Record):
     """The content of ``sweep.json``.
 
     Attributes:
@@ -47,6 +49,9 @@ class SweepFile:
         accounting: Whether that scheduler's accounting may be asked.
         own_name: What the cluster calls itself (Slurm's ClusterName); None where it does not, or was not asked.
     """
+
+    KIND = "sweep"
+    FILE = SWEEP_FILE
 
     grid: str
     cluster: str
@@ -71,103 +76,56 @@ class SweepFile:
         return self.own_name or self.cluster
 
     def render(self) -> str:
-        """Text of the file."""
-        series = self.series
-        body = {
-            "grid": self.grid,
-            "cluster": self.cluster,
-            "scale": self.scale,
-            "batch_kind": self.batch_kind,
-            "repeats": self.repeats,
-            "series": {
-                "kind": series.kind,
-                "baseline": dict(series.baseline),
-                "envelope": series.envelope,
-                "by": None if series.by is None else list(series.by),
-            },
-            "flop_convention": self.flop_convention,
-            "devices": {name: device.to_json() for name, device in self.devices.items()},
-            "predictions": dict(self.predictions),
-            "policy": self.policy.to_json(),
-            "scheduler": self.scheduler,
-            "accounting": self.accounting,
-            "own_name": self.own_name,
-        }
-        # What there may be 100,000 of is written one a line: a tenth of the time and size that indenting it takes.
+        """Text of the file, with each cell, point and rejection on a line of its own."""
+        # There may be 100,000 of them: a tenth of the time and size that indenting them takes.
+        few = plain(replace(self, cells={}, points=(), rejections=()))
+        del few["cells"], few["points"], few["rejections"]
         encode = json.JSONEncoder(allow_nan=False).encode
-        cells = [f"{encode(name)}: {encode(cell_to_json(cell))}" for name, cell in self.cells.items()]
+        cells = [f"{encode(name)}: {encode(plain(cell))}" for name, cell in self.cells.items()]
         points = [encode({"axes": point.axes, "cell": point.cell_id}) for point in self.points]
-        rejections = [encode({"axes": item.axes, "rule": item.rule, "reason": item.reason}) for item in self.rejections]
+        rejections = [encode(plain(item)) for item in self.rejections]
         many = (_block("cells", "{}", cells), _block("points", "[]", points), _block("rejections", "[]", rejections))
-        return ",\n".join((render("sweep", body).removesuffix("\n}\n"), *many)) + "\n}\n"
+        return ",\n".join((render(self.KIND, few).removesuffix("\n}\n"), *many)) + "\n}\n"
 
     @classmethod
-    def parse(cls, text: str) -> SweepFile:
-        """Read the file back.
+    def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """The object of the file; earlier versions had the budget where the policy is now, and fewer outcomes.
 
         Raises:
-            RecordError: If it is damaged, of another schema version, or a cell's id is not its own.
+            RecordError: If the series leaves out how it is read: a default would draw another figure.
         """
-        data = parse_object(text, "sweep")
-        try:
-            return cls._from_data(data)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise RecordError(f"sweep.json is damaged: {type(error).__name__}: {error}") from error
-
-    @classmethod
-    def _from_data(cls, data: Mapping[str, Any]) -> SweepFile:
-        series = data["series"]
-        cells = {name: cell_from_json(value) for name, value in data["cells"].items()}
-        for name, cell in cells.items():
-            if cell_id(cell) != name:
-                raise ValueError(f"the cell under {name} has the id {cell_id(cell)}")
-        points = tuple(Point(axes=_axes(item["axes"]), cell_id=item["cell"]) for item in data["points"])
-        for point in points:
-            if point.cell_id not in cells:
-                raise ValueError(f"a point names the cell {point.cell_id}, which is not there")
-        names = [
-            "grid",
-            "cluster",
-            "scale",
-            "batch_kind",
-            "repeats",
-            "flop_convention",
-            "predictions",
-            "scheduler",
-            "accounting",
-            "own_name",
-        ]
-        # Files of earlier versions lack the last three, and have the budget where the policy is now.
-        values = {"scheduler": None, "accounting": True, "own_name": None, **data}
+        series = data.get("series")
+        lacking = [item.name for item in fields(SeriesSpec) if isinstance(series, dict) and item.name not in series]
+        if lacking:
+            raise RecordError(f"{cls.FILE} is damaged: series lacks {', '.join(lacking)}")
         policy = data.get("policy", {"budget_gpu_hours": data.get("budget_gpu_hours")})
-        simple: dict[str, Any] = {name: convert_value(cls, name, values[name], name) for name in names}
-        rejections = tuple(
-            Rejection(axes=_axes(item["axes"]), rule=str(item["rule"]), reason=str(item["reason"]))
-            for item in data["rejections"]
-        )
-        for rejection in rejections:
-            _check_size(rejection.axes, simple["batch_kind"])
-        return cls(
-            **simple,
-            policy=Policy.from_json(policy),
-            series=SeriesSpec(
-                kind=SeriesKind(series["kind"]),
-                baseline=_axes(series["baseline"]),
-                envelope=None if series["envelope"] is None else Envelope(series["envelope"]),
-                by=None if series["by"] is None else tuple(map(str, series["by"])),
-            ),
-            devices={name: Device.from_json(value) for name, value in data["devices"].items()},
-            cells=cells,
-            points=points,
-            rejections=rejections,
-        )
+        if isinstance(policy, dict) and isinstance(policy.get("outcomes", {}), dict):
+            policy = {**policy, "outcomes": {**_OUTCOMES, **policy.get("outcomes", {})}}
+        points = data.get("points")
+        if isinstance(points, list):
+            points = [{**item, "cell_id": item.get("cell")} if type(item) is dict else item for item in points]
+        return {**data, "policy": policy, "points": points}
+
+    def check(self) -> None:
+        """Refuse cells under another id, points without their cell, and rejections without their sizes.
+
+        Raises:
+            RecordError: If there are any.
+        """
+        try:
+            for name, cell in self.cells.items():
+                if cell_id(cell) != name:
+                    raise ValueError(f"the cell under {name} has the id {cell_id(cell)}")
+            for point in self.points:
+                if point.cell_id not in self.cells:
+                    raise ValueError(f"a point names the cell {point.cell_id}, which is not there")
+            for rejection in self.rejections:
+                _check_size(rejection.axes, self.batch_kind)
+        except (ValueError, ArithmeticError) as error:
+            raise RecordError(f"{self.FILE} is damaged: {error}") from error
 
 
-def _axes(data: Any) -> dict[str, AxisValue]:
-    for value in data.values():
-        if isinstance(value, dict | list):
-            raise ValueError(f"an axis has the value {value!r}")
-    return dict(data)
+_OUTCOMES = {outcome.value: plain(rule) for outcome, rule in OUTCOME_RULES.items()}
 
 
 def _check_size(axes: Mapping[str, AxisValue], batch_kind: BatchKind) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
-from typing import Any
+from dataclasses import field
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.outcome_rules import BLAMING, OUTCOME_RULES, OutcomeRule
-from sweep.core.encoding.codec import build, convert_value, plain
 from sweep.core.encoding.frozen import dataclass
 
 NEVER_RETRIED = frozenset({Outcome.SUCCEEDED, Outcome.OOM_DEVICE, Outcome.OOM_HOST, Outcome.CANCELLED})
@@ -46,24 +44,6 @@ class Policy:
     pending_limit_h: float | None = None
     bad_node_after: int = 2
     bad_node_expiry_h: float = 24.0
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values, for ``sweep.json``."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**values, "outcomes": {outcome.value: plain(rule) for outcome, rule in self.outcomes.items()}}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Policy:
-        """The inverse of :meth:`to_json`; what is not there is as it is by default.
-
-        Raises:
-            ValueError: If a value is not one that it can have.
-        """
-        given = data.get("outcomes", {}).items()
-        rules = {Outcome(name): build(OutcomeRule, rule, f"policy.outcomes.{name}") for name, rule in given}
-        names = [item.name for item in fields(cls) if item.name != "outcomes" and item.name in data]
-        values: dict[str, Any] = {name: convert_value(cls, name, data[name], f"policy.{name}") for name in names}
-        return cls(outcomes={**OUTCOME_RULES, **rules}, **values)
 
     def __post_init__(self) -> None:
         """Refuse a policy that leaves an outcome open, or would retry what must not be."""

@@ -14,7 +14,7 @@ from sweep.core.cells.cell import Cell, Checkpointing, Precision, canonical_json
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.trainer_settings import TrainerSettings
-from sweep.core.encoding.codec import canonical
+from sweep.core.encoding.canonical import canonical
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cell_ids.json"
 LLAMA2_7B = ModelShape(
