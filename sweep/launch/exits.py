@@ -54,7 +54,7 @@ class RankExit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _RankExits(Record):
+class RankExits(Record):
     """The file that the agent leaves."""
 
     KIND = "rank_exits"
@@ -80,13 +80,13 @@ class Explanation:
 
 def render(exits: Iterable[RankExit]) -> str:
     """Text of the file that the agent leaves."""
-    return _RankExits(exits=tuple(exits)).render()
+    return RankExits(exits=tuple(exits)).render()
 
 
 def read(path: Path) -> list[RankExit]:
     """What the agent left; nothing where it left nothing, or no rank failed."""
     with contextlib.suppress(OSError, RecordError):
-        return list(_RankExits.parse(read_text(path)).exits)
+        return list(RankExits.parse(read_text(path)).exits)
     return []
 
 
