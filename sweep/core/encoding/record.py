@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA_VERSION = 1
+_BLANKS = " \t\n\r"
+"""What JSON allows around a value."""
 _Read = TypeVar("_Read")
 
 
@@ -94,14 +96,14 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     Raises:
         RecordError: If it is none.
     """
+    text = text.lstrip(_BLANKS)
     try:
         # raw_decode: json.loads looks at every line three more times, and a ledger may have a million of them.
-        text = text.strip(" \t\n\r")
         data, end = _DECODER.raw_decode(text)
+        if end != len(text) and text[end:].strip(_BLANKS):
+            raise json.JSONDecodeError("Extra data", text, end)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{name} is not whole JSON ({error})") from error
-    if end != len(text):
-        raise RecordError(f"{name} is not whole JSON (more follows after its end)")
     if type(data) is not dict:
         raise RecordError(f"{name} is not a JSON object")
     return data

@@ -16,21 +16,21 @@ class CellFile(AttemptRecord):
     """What one attempt is to run (``cell.json``): all that the trainer is told.
 
     Attributes:
-        cell: The cell.
-        device: Profile of the device kind that the cell names.
         key: Which attempt this is.
         sources_hash: Hash of the sources that it must run; empty when the trainer is run by hand.
         run_name: Grid and cluster, for people.
+        cell: The cell.
+        device: Profile of the device kind that the cell names.
     """
 
     KIND = "cell"
     FILE = CELL_FILE
 
-    cell: Cell
-    device: Device
     key: AttemptKey
     sources_hash: str = ""
     run_name: str = ""
+    cell: Cell
+    device: Device
 
     def check(self) -> None:
         """Refuse a cell that is not the one the attempt is of.
