@@ -1,4 +1,4 @@
-"""``python -m sweep``."""
+"""Runs the command line: ``python -m sweep``."""
 
 from __future__ import annotations
 

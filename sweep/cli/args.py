@@ -1,4 +1,4 @@
-"""Reading the command line: a verb, a few flags, and Hydra overrides left as they are."""
+"""Reads the command line: a verb, a few flags, and Hydra overrides, which are left as they are."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 VERBS = {
     "run": "run every cell that is not measured yet, watch, and make the tables (the default)",
     "plan": "print every cell, what would be done about it and why; submit nothing",
-    "status": "print where every cell of a run stands; change nothing",
+    "status": "print the state of every cell of a run; change nothing",
     "logs": "print what the processes of a cell's latest attempt printed",
-    "cancel": "end cells that are queued or running, and hold back those to come",
+    "cancel": "end cells that are queued or running, and submit none of them again",
     "tables": "make the tables and figures of a run from its records",
-    "doctor": "look at what the cluster and this installation lack, each with its mend; run no training",
+    "doctor": "check the cluster and this installation, and say how to repair what is missing; train nothing",
 }
 
 EXAMPLES = """\
 examples:
   python -m sweep plan +grid=weak_scaling cluster=slurm scale=paper
-      what the paper's weak scaling would run on this cluster, and what it would cost at most
+      print the cells of the paper's weak scaling on this cluster, and the most that they cost
   python -m sweep +grid=strong_scaling cluster=slurm nodes=[2,4,8] model=llama2_13b
       run it, with other nodes and another model than the grid's own; the same command again resumes
   python -m sweep status run_dir=runs/strong_scaling-slurm --json
-      where every cell stands, for a script"""
+      the state of every cell, for a script"""
 
 
 class UsageError(Exception):
@@ -41,19 +41,19 @@ class Arguments:
     """A command line.
 
     Attributes:
-        verb: What to do.
+        verb: One of :data:`VERBS`.
         overrides: Hydra overrides, in the order in which they were typed.
         config_dir: A folder with the user's own configuration, searched first.
-        as_json: Whether to print one JSON object on standard output.
-        cells: Cell ids or their beginnings (logs, cancel, status).
-        all_cells: Whether cancel is for all of them.
-        follow: Whether logs goes on as they grow.
-        attempt: Which attempt's logs; None: the latest.
-        repeat: Which repeat's logs.
-        where: A condition over axes that chooses the cells to cancel; None: none.
-        nodes: Whether status is about the cluster's nodes.
-        with_job: Whether doctor may run a small job.
-        timeout_s: Seconds that doctor waits for it.
+        as_json: True to print one JSON object on standard output.
+        cells: Cell ids, or the first digits of them (logs, cancel, status).
+        all_cells: True to cancel every cell.
+        follow: True to print logs as they grow, until the attempt ends.
+        attempt: The attempt whose logs are printed; None: the latest.
+        repeat: The repeat whose logs are printed.
+        where: A condition over axes, such as ``nodes > 4``, that chooses cells to cancel; None: no condition.
+        nodes: True for the status of the cluster's nodes instead of the cells.
+        with_job: True if doctor may submit a small job.
+        timeout_s: Seconds that doctor waits for that job.
     """
 
     verb: str
@@ -76,13 +76,13 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def parse(words: Sequence[str]) -> Arguments | None:
-    """The command line as asked; None where help was.
+def parse(argv: Sequence[str]) -> Arguments | None:
+    """The command line, read; None where it asks for help.
 
     Raises:
-        UsageError: If a flag is not known or a word is neither an override nor a cell.
+        UsageError: If a flag is unknown, or an argument is neither an override nor a cell.
     """
-    rest = list(words)
+    rest = list(argv)
     verb = rest.pop(0) if rest and rest[0] in VERBS else "run"
     if any(word in ("-h", "--help") for word in rest) or rest == ["help"]:
         return None
@@ -91,7 +91,7 @@ def parse(words: Sequence[str]) -> Arguments | None:
     overrides = [word for word in overrides if word not in cells]
     wrong = [word for word in overrides if not _is_override(word)]
     if wrong:
-        raise UsageError(_not_an_override(wrong[0], verb, is_verb_given=words[0] in VERBS))
+        raise UsageError(_not_an_override(wrong[0], verb, is_verb_given=argv[0] in VERBS))
     return Arguments(
         verb=verb,
         overrides=tuple(overrides),
@@ -168,7 +168,7 @@ def _not_an_override(word: str, verb: str, *, is_verb_given: bool) -> str:
 
 
 def help_text(grids: Mapping[str, str]) -> str:
-    """What ``--help`` prints.
+    """The text that ``--help`` prints.
 
     Args:
         grids: Names and one-line descriptions of the grids that can be run.

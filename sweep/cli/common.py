@@ -1,4 +1,4 @@
-"""What several verbs share: exit codes, consoles, the configuration, and finding a run directory."""
+"""Serves several verbs: exit codes, consoles, the configuration, and the search for a run directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNS = Path("runs")
 
 
 class CommandError(Exception):
-    """A command cannot be carried out; the message is one screen that says what to change."""
+    """A command cannot be carried out; the message fits on one screen and says what to change."""
 
 
 def load_spec(asked: Arguments) -> SweepSpec:
@@ -41,12 +41,12 @@ def load_spec(asked: Arguments) -> SweepSpec:
 
 
 def consoles() -> tuple[Console, Console]:
-    """Standard output and standard error, wide enough for tables where they are no terminals."""
+    """Standard output and standard error, 200 columns wide where they are no terminals."""
     from rich.console import Console as RichConsole
 
     class Piped(RichConsole):
         def on_broken_pipe(self) -> None:
-            raise  # rich would exit with 1; `main` knows that whoever reads has seen enough
+            raise  # rich would exit with 1; `main` exits with 0
 
     def console(*, stderr: bool) -> Console:
         stream = sys.stderr if stderr else sys.stdout
@@ -56,7 +56,7 @@ def consoles() -> tuple[Console, Console]:
 
 
 def print_notes(console: Console, notes: Iterable[str]) -> None:
-    """Things that people should know."""
+    """Print a line for each note to the user."""
     from rich.markup import escape
 
     for note in notes:
@@ -64,7 +64,7 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
 
 
 def baseline_notes(content: SweepFile) -> list[str]:
-    """What to say where no cell is the baseline that the series names."""
+    """A note where no cell is the baseline that the series names; else none."""
     from sweep.core.grids.series import is_baseline
 
     if not content.series.baseline or any(is_baseline(point.axes, content.series) for point in content.points):
@@ -77,16 +77,16 @@ def baseline_notes(content: SweepFile) -> list[str]:
 
 
 def find_run_dir(asked: Arguments) -> RunDir:
-    """The run directory that a command is about: ``run_dir=``, the grid's own, or the only one below ``runs/``.
+    """The run directory of a command: ``run_dir=``, that of the grid, or the only one below ``runs/``.
 
     Raises:
-        CommandError: If there is none, or more than one could be meant.
+        CommandError: If there is none, or if there are several and the command names none of them.
     """
     given = [word.partition("=")[2] for word in asked.overrides if word.startswith("run_dir=")]
     others = [word for word in asked.overrides if not word.startswith("run_dir=")]
     if given:
         path = given[-1]
-        # Hydra's grammar, which `run` reads it by, needs quotes around some letters.
+        # `run` reads it with Hydra's grammar, which needs quotes around some characters.
         is_quoted = len(path) > 1 and path[0] == path[-1] and path[0] in "'\""
         return _existing(Path(path[1:-1] if is_quoted else path))
     if others:
@@ -96,7 +96,7 @@ def find_run_dir(asked: Arguments) -> RunDir:
         raise CommandError(f"there is no run directory below {RUNS.absolute()}. Give run_dir=DIR, or +grid=NAME.")
     if len(found) > 1:
         listed = "\n".join(f"  {shlex.quote(f'run_dir={path}')}" for path in found)
-        raise CommandError(f"there are {len(found)} run directories; say which (the latest first):\n{listed}")
+        raise CommandError(f"there are {len(found)} run directories; give one of them (the latest first):\n{listed}")
     return _existing(found[0])
 
 
@@ -121,17 +121,17 @@ def sweep_file_of(run_dir: RunDir) -> SweepFile:
 
 
 def read_history(run_dir: RunReader) -> tuple[History, list[str]]:
-    """The history of a run directory, and what is wrong with its ledger; writes nothing."""
+    """The history of a run directory, and the problems of its ledger; writes nothing."""
     events, problems = LedgerFile(Path(run_dir.path) / LEDGER_FILE).read()
     history = fold(events)
     return history, [*problems, *history.problems]
 
 
 def cells_named(beginnings: Sequence[str], content: SweepFile) -> list[str]:
-    """Cell ids by their beginnings.
+    """The cell ids that begin with the given digits.
 
     Raises:
-        CommandError: If a beginning fits no cell, or more than one.
+        CommandError: If no cell begins so, or more than one.
     """
     found = []
     for beginning in beginnings:

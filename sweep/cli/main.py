@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def main(words: Sequence[str]) -> int:
-    """Run one command; gives the exit code of the process."""
+def main(argv: Sequence[str]) -> int:
+    """Run one command and return the exit code of the process."""
     os.umask(PRIVATE_UMASK)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # of a locale that has no such letter
+        sys.stdout.reconfigure(errors="replace")  # a locale may lack a letter
     try:
-        asked = arguments.parse(words)
+        asked = arguments.parse(argv)
         if asked is None:
-            return _help(words)
+            return _help(argv)
         # Each verb imports what it needs: `plan` must answer within a second.
         verb = importlib.import_module(f"sweep.cli.verbs.{asked.verb}")
         return int(verb.main(asked))
     except BrokenPipeError:
-        # Somebody piped the output into head; what was to be done has been done.
+        # The reader, such as head, has closed the pipe; the command itself is done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> int:
         return INTERRUPTED
     except PermissionError as error:
         if error.filename is None:
-            raise  # no file's
+            raise  # not about a file
         print(
             f"error: {error.filename}: {error.strerror}. A run directory is its owner's alone; its owner can open it "
             "to a group: chmod 750 to read, chmod 2770 to write.",
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:
-    """Errors that are the user's or the machine's, not the tool's: shown without a traceback."""
+    """Errors that the user or the machine causes: they are shown without a traceback."""
     from sweep.adapters.files.lease import LeaseHeldError, LeaseLostError
     from sweep.adapters.files.run_reader import RunDirError
     from sweep.adapters.files.sources_snapshot import SourcesError
@@ -74,11 +74,11 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     )
 
 
-def _help(words: Sequence[str]) -> int:
+def _help(argv: Sequence[str]) -> int:
     from sweep.config import grids
 
     config_dir = None
-    if "--config-dir" in words[:-1]:
-        config_dir = Path(words[words.index("--config-dir") + 1])
+    if "--config-dir" in argv[:-1]:
+        config_dir = Path(argv[argv.index("--config-dir") + 1])
     print(arguments.help_text(grids(config_dir)))
     return OK

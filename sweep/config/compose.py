@@ -28,7 +28,7 @@ def parse(overrides: Sequence[str]) -> list[Assignment]:
     """Read overrides with Hydra's grammar.
 
     Raises:
-        ConfigError: If one cannot be read, or asks for what has no meaning here.
+        ConfigError: If one cannot be read, or is of a kind that has no meaning here.
     """
     return [_parse(text) for text in overrides]
 
@@ -64,7 +64,7 @@ def compose(library: Library, choices: Mapping[str, str], assignments: Sequence[
     """The composed configuration as plain values; axes are below ``axes``, the trainer's settings below ``trainer``.
 
     Raises:
-        ConfigError: If a file cannot be read, or refers to what is not there.
+        ConfigError: If a file cannot be read, or refers to a file or key that does not exist.
     """
     # Keys are checked before: ++ sets them whether or not a file mentions them.
     overrides = [f"{'+' if group == 'grid' else ''}{group}={name}" for group, name in choices.items()]

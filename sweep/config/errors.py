@@ -1,4 +1,4 @@
-"""What is said of a configuration that cannot be used."""
+"""The error of a configuration that cannot be used, and the parts of its messages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class ConfigError(ValueError):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for the end of a sentence."""
+    """Names, sorted, for the end of a sentence; ``none`` where there are none."""
     return ", ".join(sorted(names)) or "none"
 
 
 @contextmanager
 def explained(where: object = None) -> Iterator[None]:
-    """Turns what is wrong inside into a ConfigError, which names the file (or whatever) that it is wrong in."""
+    """Raise every ValueError of the block as a ConfigError that names its place, such as a file."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The folders that configuration files lie in: the user's own first, then those that are shipped."""
+"""Finds and reads configuration files: those in the user's folder first, then the shipped ones."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Library:
 
     @classmethod
     def at(cls, config_dir: Path | None) -> Library:
-        """The shipped files, and before them those of a user's folder.
+        """The library of the shipped files and, before them, of a user's folder.
 
         Raises:
-            ConfigError: If the folder is none, or holds what it may not.
+            ConfigError: If the folder does not exist, or holds a root file.
         """
         if config_dir is None:
             return cls(shipped=shipped_conf())
@@ -71,7 +71,7 @@ class Library:
         """The file of that name; a user's own before a shipped one.
 
         Raises:
-            ConfigError: If there is none; the message names the nearest.
+            ConfigError: If there is none; the message names the nearest ones.
         """
         if name in self.names(group):
             for folder in self._folders(group):
@@ -82,7 +82,7 @@ class Library:
         raise ConfigError(f"There is no {what} {name!r}. {did_you_mean(name, known)}There are: {listed(known)}.")
 
     def read(self, group: str, name: str) -> dict[str, Any]:
-        """What the file of that name says.
+        """The content of the file of that name.
 
         Raises:
             ConfigError: If there is none, or it cannot be read.
@@ -98,7 +98,7 @@ class Library:
 
 
 def unreadable(error: BaseException, path: Path | None = None) -> ConfigError:
-    """The error of a file that cannot be read, with the line where there is one."""
+    """The error for a file that cannot be read, with the line where it is known."""
     cause: BaseException | None = error
     while cause is not None:
         mark = getattr(cause, "problem_mark", None)
@@ -112,7 +112,7 @@ def unreadable(error: BaseException, path: Path | None = None) -> ConfigError:
 
 
 def available(group: str, config_dir: Path | None = None) -> dict[str, str]:
-    """Names of a group (``grid``, ``cluster``, ``trainer``, ``model``, ``hardware``) with a line on each.
+    """Names in a group (``grid``, ``cluster``, ``trainer``, ``model``, ``hardware``), each with its description.
 
     Raises:
         ConfigError: If a file cannot be read.
@@ -122,5 +122,5 @@ def available(group: str, config_dir: Path | None = None) -> dict[str, str]:
 
 
 def grids(config_dir: Path | None = None) -> dict[str, str]:
-    """Names of the grids with a line on each."""
+    """Names of the grids, each with its description."""
     return available("grid", config_dir)

@@ -22,7 +22,7 @@ def as_json(
     *,
     walltime_min: int | None = None,
 ) -> dict[str, object]:
-    """The object that ``--json`` prints."""
+    """The object, as plain values."""
     counts = Counter(status.state for status in statuses)
     return {
         "grid": content.grid,

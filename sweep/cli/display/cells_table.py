@@ -40,7 +40,7 @@ _STYLES = {
 def print_cells(
     console: Console, content: SweepFile, statuses: Sequence[RepeatStatus], *, walltime_min: int | None = None
 ) -> None:
-    """One row for every repeat of every cell: its varied axes, what is to be done or how it stands, and why."""
+    """Print one row for every repeat of every cell: its varied axes, its action or state, and why."""
     from rich.table import Table
     from rich.text import Text
 
@@ -73,7 +73,7 @@ def print_cells(
 
 
 def _print_whole(console: Console, table: Table) -> None:
-    """Print a table of which nothing is left out or cut: where it is too wide, headers and the last column fold."""
+    """Print a table in full: where it is too wide, headers and the last column are folded."""
     *others, last = table.columns
     gaps = _GAP * len(others)
 
@@ -85,7 +85,7 @@ def _print_whole(console: Console, table: Table) -> None:
             column.width = width(column, str(column.header).split())
         room = console.width - gaps - sum(column.width or 0 for column in others)
         last.width = min(width(last, [str(last.header)]), max(room, _LEAST_WHY))
-        # Where even that is more than the terminal has, it breaks the lines.
+        # Where even that is too wide, the terminal breaks the lines.
         table.width = gaps + sum(column.width or 0 for column in table.columns)
     console.print(table, crop=False)
 
@@ -99,13 +99,13 @@ def _why(status: RepeatStatus) -> str:
 
 
 def describe(cell: Cell) -> str:
-    """A cell by what it is, for people."""
+    """A cell in words: model, nodes, layout, sequence length."""
     nodes = counted(cell.nodes, "node")
     return f"{cell.model.name}, {nodes} x {cell.gpus_per_node}, {cell.parallelism.equation()}, seq {cell.seq_len}"
 
 
 def progress_text(status: RepeatStatus, progress: Progress) -> str:
-    """The step that a running cell is at, its speed and the time its other steps will take, as far as it has said."""
+    """The step of a running cell, and its speed and the time that is left where they are known."""
     text = f"step {progress.step} of {progress.steps}"
     if progress.tokens_per_s is not None:
         text += f", {progress.tokens_per_s:,.0f} tokens/s"

@@ -1,4 +1,4 @@
-"""The user's own command is told what happens: one JSON object on its standard input each time, no shell in between."""
+"""Runs the user's ``notify`` command at each event, with one JSON object on its standard input and without a shell."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ _TIMEOUT_S = 60
 
 
 class Notifier:
-    """Tells the command that ``notify`` names; silent where it names none.
+    """Runs the command that ``notify`` names; does nothing where it names none.
 
     Args:
         spec: The sweep.
         run_dir: Its run directory.
-        err: Where a command that fails is noted.
+        err: The console for a note about a command that fails.
     """
 
     def __init__(self, spec: SweepSpec, run_dir: RunDir, err: Console) -> None:
-        """Nothing told yet."""
+        """Report nothing yet."""
         self._spec = spec
         self._run_dir = run_dir
         self._err = err
         self._known: set[tuple[str, int]] | None = None
 
     def watched(self, snapshot: Snapshot) -> None:
-        """While the run goes on: what was given up or paused since the last look (at the first look nothing is new)."""
+        """Report what was given up or paused since the last call; the first call reports nothing."""
         bad = [action for action in snapshot.actions if action.kind in _BAD_NEWS]
         before, self._known = self._known, {(action.cell_id, action.repeat) for action in bad}
         new = [] if before is None else [action for action in bad if (action.cell_id, action.repeat) not in before]
         if new and not snapshot.is_over:
-            self._tell("given_up", exit_code=None, snapshot=snapshot, holes=new)
+            self._notify("given_up", exit_code=None, snapshot=snapshot, holes=new)
 
     def ended(self, snapshot: Snapshot, exit_code: int) -> None:
-        """The run is over."""
+        """Report that the run is over."""
         holes = [action for action in snapshot.actions if action.kind is not ActionKind.DONE]
-        self._tell("ended", exit_code=exit_code, snapshot=snapshot, holes=holes)
+        self._notify("ended", exit_code=exit_code, snapshot=snapshot, holes=holes)
 
     def stopped(self, problem: str, exit_code: int) -> None:
-        """The run had to stop before its end."""
-        self._tell("stopped", exit_code=exit_code, problem=problem)
+        """Report that the run stopped before its end."""
+        self._notify("stopped", exit_code=exit_code, problem=problem)
 
-    def _tell(
+    def _notify(
         self,
         event: str,
         *,
@@ -80,6 +80,6 @@ class Notifier:
         try:
             subprocess.run(list(self._spec.notify), input=json.dumps(news), text=True, timeout=_TIMEOUT_S, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            # The command's words may hold a secret (a web address with a token): only its name is shown.
+            # The command may hold a secret, such as a web address with a token: only its name is shown.
             why = str(error).replace(str(list(self._spec.notify)), repr(self._spec.notify[0]))
             print_notes(self._err, [f"the notify command failed: {why}"])

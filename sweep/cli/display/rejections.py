@@ -20,12 +20,12 @@ _MOST_REJECTIONS = 40
 
 
 def rejected_by_rule(rejections: Sequence[Rejection]) -> dict[str, int]:
-    """How many combinations each rule rejected."""
+    """The number of combinations that each rule rejects."""
     return dict(Counter(item.rule for item in rejections).most_common())
 
 
 def print_rejections(console: Console, content: SweepFile) -> None:
-    """Every rejected combination with its rule and reason; many of them by rule, with an example of each."""
+    """Print every rejected combination with its rule and reason; if there are many, one example of each rule."""
     from rich.markup import escape
 
     if not content.rejections:

@@ -1,4 +1,4 @@
-"""``logs``: what the processes of an attempt printed, on all its nodes."""
+"""``logs``: prints the output of an attempt's processes on all its nodes."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _attempt(asked: Arguments, run_dir: RunDir) -> AttemptKey:
 
 
 def _is_over_unrecorded(run_dir: RunDir, key: AttemptKey) -> bool:
-    """Whether an attempt's launcher has ended and nobody is there who would write that down."""
+    """True if an attempt's launcher has ended and no process watches the run, so that nobody records the end."""
     launched = run_dir.attempt_file(key)
     return launched is not None and launched.ended_at is not None and current_holder(Path(run_dir.path)) is None
 
 
 class _Ledger:
-    """What the ledger says of one attempt; read anew only once it has grown.
+    """Follows one attempt in the ledger, which is read again only after it has grown.
 
     Args:
         run_dir: The run directory.
@@ -68,14 +68,14 @@ class _Ledger:
     """
 
     def __init__(self, run_dir: RunDir, key: AttemptKey) -> None:
-        """Nothing read yet."""
+        """Read nothing yet."""
         self._run_dir = run_dir
         self._key = key
         self._size = -1
         self._attempt: AttemptState | None = None
 
     def attempt(self) -> AttemptState | None:
-        """Where the attempt stands."""
+        """The attempt's present state."""
         size = (Path(self._run_dir.path) / LEDGER_FILE).stat().st_size
         if size != self._size:
             history, _ = read_history(self._run_dir)
@@ -84,7 +84,7 @@ class _Ledger:
 
 
 class _Reader:
-    """Prints what is new in the logs of an attempt: each line after ``job`` or its node's name.
+    """Prints the new lines in the logs of an attempt, each after ``job`` or the name of its node.
 
     Args:
         run_dir: The run directory.
@@ -92,14 +92,14 @@ class _Reader:
     """
 
     def __init__(self, run_dir: RunDir, key: AttemptKey) -> None:
-        """Nothing printed yet."""
+        """Print nothing yet."""
         self._root = Path(run_dir.path)
         self._folder = self._root / attempt_dir(key)
         self._offsets: dict[Path, int] = {}
         self._rests: dict[Path, bytes] = {}
 
     def print_new(self, attempt: AttemptState | None, *, last: bool = False) -> int:
-        """Print whole lines (at the last time, what is left too); gives their number."""
+        """Print whole lines, the last time also a line without an end; return their number."""
         count = 0
         for path, name in self._files(attempt):
             with path.open("rb") as file:
@@ -116,14 +116,14 @@ class _Reader:
         return count
 
     def _files(self, attempt: AttemptState | None) -> list[tuple[Path, str]]:
-        """First what the job itself printed (set-up lines, Slurm's words for its end), then its nodes."""
+        """The log of the job itself (set-up commands, Slurm's message at its end), then those of its nodes."""
         nodes = [
             (path, path.relative_to(self._folder).with_suffix("").as_posix())
             for path in sorted(self._folder.rglob(LOG_GLOB))
         ]
         if attempt is None or attempt.job_id is None:
             return nodes
-        # Slurm's name for it, and that of the processes of this machine.
+        # The first is Slurm's file name, the second that of processes on this machine.
         starts = (f"{attempt.submission}-{attempt.job_id}.", f"{attempt.job_id}.")
         own = sorted(path for path in (self._root / SUBMISSION_LOGS_DIR).glob("*") if path.name.startswith(starts))
         return [*((path, "job") for path in own), *nodes]

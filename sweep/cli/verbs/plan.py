@@ -1,4 +1,4 @@
-"""``plan``: every cell, what would be done about it and why; submits nothing and writes nothing."""
+"""``plan``: prints every cell, the action that a run would take, and why; submits nothing and writes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(asked: Arguments) -> int:
     content = sweep_file_of(spec, expand(spec.grid))
     run_dir = RunReader(Path(spec.run_dir))
     old = run_dir.sweep_file()
-    # Raises where the directory is another grid's or cluster's.
+    # An error where the directory belongs to another grid or cluster.
     known = content.cells if old is None else extended(old, content).cells
     history, problems = read_history(run_dir)
     actions = planned(spec, content.cells, known, history, now=time.time())

@@ -1,0 +1,171 @@
+"""Checks of ``doctor`` that need a scratch run directory: the site, trial job scripts, and a probe on the nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweep.adapters.clock import SystemClock
+from sweep.adapters.doctor.machine import interpreter
+from sweep.adapters.files.sources_snapshot import snapshot
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.encoding.frozen import dataclass
+from sweep.core.jobs.environment import scrubbed
+from sweep.core.jobs.submission import Submission, safe_name
+from sweep.core.records.layout import SUBMISSION_LOGS_DIR, attempt_dir
+from sweep.core.settings.spec import Runner, SchedulerKind
+from sweep.files import write_atomically
+from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
+from sweep.usecases.doctor.checks import Check, not_checked, problem
+from sweep.usecases.doctor.node_reports import Expected, judge
+from sweep.usecases.doctor.probe_job import ProbeJob, ProbeResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sweep.adapters.slurm.commands import SlurmCommands
+    from sweep.core.cells.device import Device
+    from sweep.core.settings.spec import ClusterSpec
+    from sweep.usecases.doctor.checks import Finding
+
+_KEY = AttemptKey(cell_id="0" * 16, repeat=1, attempt=1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterChecks:
+    """Checks one cluster and its nodes from a scratch run directory.
+
+    Attributes:
+        cluster: The cluster.
+        device: Profile of its device.
+        kinds: Kinds of jobs to try: nodes and GPUs on each.
+        scratch: The run directory.
+        with_job: True if a small job may be submitted.
+        timeout_s: Seconds to wait for it.
+    """
+
+    cluster: ClusterSpec
+    device: Device
+    kinds: Sequence[tuple[int, int]]
+    scratch: Path
+    with_job: bool
+    timeout_s: float
+
+    def checks(self) -> list[Check]:
+        """Checks of the cluster and its nodes."""
+        if self.cluster.scheduler is SchedulerKind.LOCAL:
+            return [Check(name="this machine", run=self._local)]
+        from sweep.adapters.doctor.slurm_checks import SlurmChecks, test_only
+        from sweep.adapters.slurm.commands import SlurmCommands
+
+        commands = SlurmCommands(os.environ, attempts=1, timeout_s=20.0)
+        slurm = SlurmChecks(
+            self.cluster,
+            commands,
+            os.environ,
+            test_only=lambda trial: test_only(trial, self.cluster, commands, sys.executable),
+            trials=[self._submission(f"trial-{n}x{g}", nodes=n, gpus_per_node=g) for n, g in self.kinds],
+        )
+        probe = Check(name="nodes", run=lambda: self._probe(commands), needs=("controller", "partition", "job script"))
+        return [*slurm.checks(), probe]
+
+    def _local(self) -> Sequence[Finding]:
+        """Run the probe as a child process."""
+        directory, _ = snapshot(self.scratch)
+        path = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH", "")]))
+        launch = self.cluster.launch
+        environ = {**scrubbed(os.environ), **launch.environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+        command = [interpreter(self.cluster), "-m", "sweep.launch.probe", "--out", str(self.scratch)]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=self.timeout_s)
+        reports = _reports(self.scratch)
+        if not reports:
+            text = (done.stderr or done.stdout).strip()[-500:]
+            return [
+                problem("this machine", f"{command[0]} does not run the project: {text}", "Set cluster.launch.python.")
+            ]
+        return judge(ProbeResult(reports=reports), self._expected(None))
+
+    def _probe(self, commands: SlurmCommands) -> Sequence[Finding]:
+        """Run the probe as a job, on two nodes where there are two."""
+        if not self.with_job:
+            return [not_checked("nodes", "--no-job: nothing was submitted")]
+        from sweep.adapters.slurm.scheduler import SlurmScheduler
+
+        scheduler = SlurmScheduler(self.cluster.slurm, commands=commands)
+        submission = self._submission("probe", nodes=min(2, len(scheduler.site().nodes) or 1), is_probe=True)
+        token = uuid.uuid4().hex
+        write_atomically(self.scratch / TOKEN_FILE, token)
+        write_atomically(self.scratch / submission.file, submission.render())
+        folder = self.scratch / attempt_dir(_KEY)
+        job = ProbeJob(
+            scheduler=scheduler,
+            submission=submission,
+            clock=SystemClock(),
+            read=lambda: _reports(folder),
+            timeout_s=self.timeout_s,
+            grace_s=self.cluster.result_grace_s,
+        )
+        probed = replace(job.run(), ahead_of_files_s=ahead_of_files_s(self.scratch))
+        found = judge(probed, self._expected(token))
+        if probed.trouble:
+            fact = f"{probed.trouble}{self._logs(folder)}"
+            return [problem("nodes", fact, probed.mend), *(found if probed.reports else [])]
+        return found
+
+    def _expected(self, token: str | None) -> Expected:
+        return Expected(
+            token=token,
+            python=".".join(map(str, sys.version_info[:3])),
+            gpus_per_node=self.cluster.gpus_per_node,
+            uses_gpus=self.device.type == "cuda",
+            needs_torch=self.cluster.launch.runner is Runner.TORCHRUN,
+        )
+
+    def _submission(
+        self, name: str, *, nodes: int, gpus_per_node: int | None = None, is_probe: bool = False
+    ) -> Submission:
+        directory, digest = snapshot(self.scratch)
+        launch, walltime = self.cluster.launch, self.cluster.walltime_min
+        full_name = safe_name(f"doctor-{name}-{self.scratch.name[-8:]}")
+        if is_probe:
+            file = str(self.scratch / "submissions" / f"{full_name}.json")
+            entry = ("-m", "sweep.launch.probe", "--submission", file)
+            launch, walltime = replace(launch, runner=Runner.DIRECT, entry=entry), min(walltime, 5)
+        return Submission(
+            name=full_name,
+            run_dir=str(self.scratch),
+            created_at=time.time(),
+            tasks=(_KEY,),
+            nodes=nodes,
+            gpus_per_node=self.cluster.gpus_per_node if gpus_per_node is None else gpus_per_node,
+            device_type=self.device.type,
+            walltime_min=walltime,
+            sources_dir=str(directory),
+            sources_hash=digest,
+            launch=launch,
+        )
+
+    def _logs(self, folder: Path) -> str:
+        """The last lines that the job printed; the scratch directory, and the logs in it, are about to be removed."""
+        lines: list[str] = []
+        for path in [*(self.scratch / SUBMISSION_LOGS_DIR).glob("*.log"), *folder.glob("*.log")]:
+            with contextlib.suppress(OSError):
+                lines.extend(path.read_text(errors="replace").splitlines()[-5:])
+        return "".join(f"\n    | {line}" for line in lines)
+
+
+def _reports(folder: Path) -> dict[int, Mapping[str, Any]]:
+    found: dict[int, Mapping[str, Any]] = {}
+    for path in folder.glob(report_name(0).replace("0", "*")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            report = json.loads(path.read_text())
+            found[int(report["node_rank"])] = report
+    return found
