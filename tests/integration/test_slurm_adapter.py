@@ -145,12 +145,12 @@ def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, ru
     assert len(list(logs.iterdir())) == 2 + 4  # a script for each submission, a log for each job
 
     # Accounting reports the same once the queue has forgotten the jobs.
-    accounting = dict(on._accounting(jobs, began).exact)
+    accounting = dict(on._queries.recorded(jobs, {}, since=began).exact)
     deadline = time.monotonic() + 120
     while set(accounting) != set(jobs) or not all(map(has_ended, accounting.values())):
         assert time.monotonic() < deadline, accounting
         time.sleep(0.5)
-        accounting = dict(on._accounting(jobs, began).exact)
+        accounting = dict(on._queries.recorded(jobs, {}, since=began).exact)
     assert {job: replace(report, exit_code=None) for job, report in accounting.items()} == dict(reports)
     assert {report.exit_code for report in accounting.values()} == {0}
 
@@ -167,7 +167,7 @@ def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
     assert on.find(lost) == jobs
     assert on.find(replace(lost, name=lost.name[:-1])) is None
     assert all(report.phase is Phase.PENDING for report in on.poll(jobs, since=lost.created_at).values())
-    while not on._accounting(jobs, lost.created_at).arrays:
+    while not on._queries.recorded(jobs, {}, since=lost.created_at).arrays:
         time.sleep(0.2)  # accounting gets a new array a moment later
     on.cancel({jobs[1]: lost.name}, only_pending=True)
     assert {report.state for report in watch(on, jobs[1:], has_ended).values()} == {"CANCELLED"}
@@ -177,7 +177,7 @@ def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
     deadline = time.monotonic() + 120
     forgetful = scheduler(slurm)
     # The queue has forgotten it, as after MinJobAge (the test does not wait that long).
-    forgetful._squeue = lambda *_: ""  # type: ignore[method-assign]  # the one method that asks squeue
+    forgetful._queries._squeue = lambda *_: ""  # type: ignore[method-assign]  # the one method that asks squeue
     while (found := forgetful.find(lost)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.5)
