@@ -91,16 +91,16 @@ def docstrings(module: Module) -> Iterator[tuple[int, str]]:
             is_first_or_beside_field = at == 0 or isinstance(node, ast.ClassDef | ast.Module)
             value = statement.value if isinstance(statement, ast.Expr) else None
             if is_first_or_beside_field and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield statement.lineno, value.value.strip()
+                yield statement.lineno, value.value
 
 
 def bad_openings(found: list[Module]) -> list[Place]:
     """Docstrings that open with "What" or "Whether"."""
     return [
-        Place(path=module.path, line=line, name=text.splitlines()[0], lines=text.count("\n") + 1)
+        Place(path=module.path, line=line, name=text.strip().splitlines()[0], lines=text.count("\n") + 1)
         for module in found
         for line, text in docstrings(module)
-        if _OPENS_BADLY.match(text)
+        if _OPENS_BADLY.match(text.strip())
     ]
 
 
@@ -112,6 +112,15 @@ def places_of(found: list[Module], word: str) -> Counter[str]:
 def _is_named(node: ast.AST, word: str) -> bool:
     values = (getattr(node, field, None) for field in ("id", "attr", "arg", "value", "name"))
     return any(value == word for value in values if isinstance(value, str))
+
+
+def code_lines(module: Module) -> int:
+    """Number of lines with code: no blank line, no comment, no docstring."""
+    lines = module.text.splitlines()
+    numbers = {at for at, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
+    for first, docstring in docstrings(module):
+        numbers -= set(range(first, first + docstring.count("\n") + 1))
+    return len(numbers)
 
 
 def percentile_90(values: list[int]) -> int:
@@ -135,6 +144,7 @@ def measures(tree: Path) -> dict[str, str]:
     return {
         **{f"lines of {package}": f"{lines:,}" for package, lines in by_package.items()},
         "lines in all": f"{sum(lengths):,}",
+        "lines of code, without docstrings, comments and blanks": f"{sum(map(code_lines, found)):,}",
         "modules": str(len(found)),
         "rooms": str(len(by_room)),
         "modules of the largest room": f"{size} ({largest_room})",
