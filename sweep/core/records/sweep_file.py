@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
-from sweep.core.cells.axes import axis_default
-from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.axes import ALL_AXES, REQUIRED, axis_default
+from sweep.core.cells.axis import COUNT, AxisValue
 from sweep.core.cells.batch import BatchKind, BatchRule
 from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
@@ -130,7 +130,7 @@ _OUTCOMES = {outcome.value: plain(rule) for outcome, rule in OUTCOME_RULES.items
 
 def _check_size(axes: Mapping[str, AxisValue], batch_kind: BatchKind) -> None:
     """Raises ValueError where the axes of a rejection do not say how many GPUs and tokens it would have had."""
-    for name in ("nodes", "gpus_per_node", "seq_len"):
+    for name in (name for name in REQUIRED if ALL_AXES[name].check is COUNT):
         if type(axes.get(name)) is not int:
             raise ValueError(f"a rejection has {name}={axes.get(name)!r}")
     BatchRule(kind=batch_kind, value=Fraction(str(axes.get(batch_kind))))
