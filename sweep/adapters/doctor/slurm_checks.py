@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from typing import TYPE_CHECKING
 
 from sweep.adapters.doctor.slurm_request import RequestChecks
@@ -12,9 +13,9 @@ from sweep.ports import SchedulerError
 from sweep.usecases.doctor.checks import Check, Finding, ok, problem, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from sweep.adapters.slurm.commands import Answer, SlurmCommands
+    from sweep.adapters.slurm.commands import SlurmCommands
     from sweep.core.jobs.submission import Submission
     from sweep.core.settings.spec import ClusterSpec
 
@@ -30,7 +31,6 @@ class SlurmChecks:
         cluster: The cluster.
         commands: Runs Slurm's commands.
         environ: The environment in whose PATH they are looked for.
-        test_only: Gives a submission's own job script to ``sbatch --test-only``.
         trials: Submissions to try, one for each kind of job, the smallest last.
         user: Whose limits apply; by default the numeric id of this process's user.
     """
@@ -41,12 +41,11 @@ class SlurmChecks:
         commands: SlurmCommands,
         environ: Mapping[str, str],
         *,
-        test_only: Callable[[Submission], Answer],
         trials: Sequence[Submission],
         user: str | None = None,
     ) -> None:
         self._spec, self._commands, self._environ = cluster.slurm, commands, environ
-        self._test_only, self._trials = test_only, trials
+        self._trials = trials
         nodes = max((trial.nodes for trial in trials), default=1)
         self._request = RequestChecks(cluster, commands, user or str(os.getuid()), nodes=nodes)
 
@@ -129,8 +128,11 @@ class SlurmChecks:
         return [self._script(trial) for trial in trials]
 
     def _script(self, trial: Submission) -> Finding:
+        # Imported here: submitit takes a tenth of a second.
+        from sweep.adapters.slurm.submitit_executor import LaunchExecutor
+
         name = f"job script ({trial.nodes} x {trial.gpus_per_node} GPUs)"
-        answer = self._test_only(trial)
+        answer = LaunchExecutor(trial, self._spec, python=sys.executable, commands=self._commands).test_launch()
         if answer.returncode == 0:
             start = _START.search(answer.stderr)
             return ok(name, f"accepted; it could start at {start[1]}" if start else "accepted by sbatch --test-only")
@@ -140,15 +142,3 @@ class SlurmChecks:
             "Change what cluster.slurm asks for (gpu_flag: gpus_per_node, gres or none; mem, cpus_per_task, "
             "constraint, partition, account, qos), or the grid's nodes and gpus_per_node.",
         )
-
-
-def test_only(submission: Submission, cluster: ClusterSpec, commands: SlurmCommands, python: str) -> Answer:
-    """The answer of ``sbatch --test-only`` to a submission's own job script; it submits nothing.
-
-    Raises:
-        SchedulerError: If sbatch cannot be run, or the script cannot be written.
-    """
-    # Imported here: submitit takes a tenth of a second.
-    from sweep.adapters.slurm.submitit_executor import LaunchExecutor
-
-    return LaunchExecutor(submission, cluster.slurm, python=python, commands=commands).test_launch()

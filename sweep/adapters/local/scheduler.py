@@ -115,7 +115,8 @@ class LocalScheduler:
         """
         try:
             if self._drives:
-                self._check_running()
+                for job in self._in_phase(Phase.RUNNING):
+                    self._check(job)
                 if self._starts:
                     self._start_pending()
             else:
@@ -159,19 +160,12 @@ class LocalScheduler:
 
     def _start_pending(self) -> None:
         for job in self._in_phase(Phase.PENDING):
-            if not self._has_room(job):
+            running, free_bytes = self._in_phase(Phase.RUNNING), psutil.virtual_memory().available
+            limit, cores = self._max_concurrent, self._cores
+            if not has_room(job, running, max_concurrent=limit, cores=cores, available_bytes=free_bytes):
                 # No job overtakes another: behind a stream of small jobs a large one would wait for ever.
                 return
             self._start(job)
-
-    def _has_room(self, job: LocalJob) -> bool:
-        return has_room(
-            job,
-            self._in_phase(Phase.RUNNING),
-            max_concurrent=self._max_concurrent,
-            cores=self._cores,
-            available_bytes=psutil.virtual_memory().available,
-        )
 
     def _start(self, job: LocalJob) -> None:
         # Written before the first process exists: a process that finds a running job without launchers knows that the
@@ -188,10 +182,6 @@ class LocalScheduler:
         self._save(replace(job, launched=tuple(launched)))
 
     # Watching
-
-    def _check_running(self) -> None:
-        for job in self._in_phase(Phase.RUNNING):
-            self._check(job)
 
     def _check(self, job: LocalJob) -> None:
         if len(job.launched) < job.nodes:

@@ -147,13 +147,6 @@ class SlurmCommands:
         """
         return self._run(command, self._clean)
 
-    def _run(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
-        program = self._program(command[0])
-        try:
-            return self._communicate([program, *command[1:]], environ)
-        except OSError as error:
-            raise SchedulerError(f"{program} cannot be run: {error}") from error
-
     def _program(self, name: str) -> str:
         found = shutil.which(name, path=self._clean.get("PATH", os.defpath))
         if found is None:
@@ -163,24 +156,28 @@ class SlurmCommands:
             )
         return found
 
-    def _communicate(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
-        with subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            # A session of its own: it can be killed with its children, and Ctrl-C at the terminal does not stop sbatch.
-            start_new_session=True,
-        ) as process:
+    def _run(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
+        program = self._program(command[0])
+        try:
+            process = subprocess.Popen(
+                [program, *command[1:]],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                # A session of its own: killed with its children, and not stopped by Ctrl-C at the terminal.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SchedulerError(f"{program} cannot be run: {error}") from error
+        with process:
             try:
                 stdout, stderr = process.communicate(timeout=self._timeout_s)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
-                name = os.path.basename(command[0])  # noqa: PTH119 - a name, not a file to open
-                raise CommandTimeoutError(f"{name} did not answer within {self._timeout_s:g} s") from error
+                raise CommandTimeoutError(f"{command[0]} did not answer within {self._timeout_s:g} s") from error
         return Answer(returncode=process.returncode, stdout=stdout, stderr=stderr)
 
 

@@ -1,4 +1,4 @@
-"""Reads whose a job is and who cancelled it: a controller that lost its state gives job ids out again."""
+"""Reads who owns a job and who cancelled it. A controller that lost its state gives job ids out again."""
 
 from __future__ import annotations
 

@@ -136,13 +136,9 @@ def signal_delay_s(submission: Submission, spec: SlurmSpec) -> int:
 
 def _gpus(submission: Submission, flag: GpuFlag) -> dict[str, Any]:
     """The option that reserves GPUs. The site decides, not the device: a rehearsal on CPUs reserves them too."""
-    match flag:
-        case GpuFlag.GPUS_PER_NODE:
-            return {"gpus_per_node": submission.gpus_per_node}
-        case GpuFlag.GRES:
-            return {"gres": f"gpu:{submission.gpus_per_node}"}
-        case GpuFlag.NONE:
-            return {}
+    if flag is GpuFlag.GPUS_PER_NODE:
+        return {"gpus_per_node": submission.gpus_per_node}
+    return {"gres": f"gpu:{submission.gpus_per_node}"} if flag is GpuFlag.GRES else {}
 
 
 def _further(submission: Submission, spec: SlurmSpec) -> dict[str, Any]:

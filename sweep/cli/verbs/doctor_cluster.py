@@ -63,7 +63,7 @@ class ClusterChecks:
         """Checks of the cluster and its nodes."""
         if self.cluster.scheduler is SchedulerKind.LOCAL:
             return [Check(name="this machine", run=self._local)]
-        from sweep.adapters.doctor.slurm_checks import SlurmChecks, test_only
+        from sweep.adapters.doctor.slurm_checks import SlurmChecks
         from sweep.adapters.slurm.commands import SlurmCommands
 
         commands = SlurmCommands(os.environ, attempts=1, timeout_s=20.0)
@@ -71,7 +71,6 @@ class ClusterChecks:
             self.cluster,
             commands,
             os.environ,
-            test_only=lambda trial: test_only(trial, self.cluster, commands, sys.executable),
             trials=[self._submission(f"trial-{n}x{g}", nodes=n, gpus_per_node=g) for n, g in self.kinds],
         )
         probe = Check(name="nodes", run=lambda: self._probe(commands), needs=("controller", "partition", "job script"))

@@ -8,23 +8,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from sweep.adapters.slurm.script import without_unknown
+from sweep.adapters.slurm.site import read_config
 from sweep.adapters.slurm.site.cluster_config import ClusterConfig, QueuedJob
 from sweep.adapters.slurm.site.limits import count_against, size_limits, submit_limits
-from sweep.adapters.slurm.site.read_config import (
-    ACCOUNT_FORMAT,
-    NODE_FORMAT,
-    QOS_FORMAT,
-    QUEUE_FORMAT,
-    USER_FORMAT,
-    read_accounts,
-    read_associations,
-    read_out_of_service,
-    read_partitions,
-    read_qos,
-    read_queue,
-    read_reservations,
-    read_settings,
-)
 from sweep.adapters.slurm.site.request import (
     maintenance_at,
     max_array_tasks,
@@ -113,7 +99,7 @@ class SlurmSite:
 
     def out_of_service(self) -> Mapping[str, str]:
         """Every node out of service, with state and reason; empty where sinfo fails."""
-        return read_out_of_service(self._ask(["sinfo", "-N", "-h", "-o", NODE_FORMAT]) or "")
+        return read_config.read_out_of_service(self._ask(["sinfo", "-N", "-h", "-o", read_config.NODE_FORMAT]) or "")
 
     def config(self) -> ClusterConfig:
         """The cluster's configuration, at most FRESH_S old; a part that cannot be asked for now stays as it was."""
@@ -132,12 +118,12 @@ class SlurmSite:
         """Ask part by part, and stop where the controller does not answer: each question would wait for a timeout."""
         config, self._unreachable = ClusterConfig(), ""
         try:
-            config = replace(config, settings=self._read(read_settings, "scontrol", "show", "config"))
+            config = replace(config, settings=self._read(read_config.read_settings, "scontrol", "show", "config"))
             if config.settings is None:
                 return config
-            partitions = self._read(read_partitions, "scontrol", "-o", "show", "partition")
+            partitions = self._read(read_config.read_partitions, "scontrol", "-o", "show", "partition")
             config = replace(config, partitions=partitions)
-            reservations = self._read(read_reservations, "scontrol", "-o", "show", "reservation")
+            reservations = self._read(read_config.read_reservations, "scontrol", "-o", "show", "reservation")
             config = replace(config, reservations=reservations)
             if not config.enforces_limits:
                 # Then no limit of the accounting database applies, and there may be no database.
@@ -151,13 +137,15 @@ class SlurmSite:
         name, show = _name_of(self._user), ("sacctmgr", "-n", "-P", "show")
         if name is None:
             return config
-        of_user = (*show, "user", "where", f"name={name}", "withassoc", f"format={USER_FORMAT}")
+        of_user = (*show, "user", "where", f"name={name}", "withassoc", f"format={read_config.USER_FORMAT}")
         return replace(
             config,
-            associations=self._read(read_associations, *of_user),
+            associations=self._read(read_config.read_associations, *of_user),
             # An empty user selects the accounts' own rows.
-            accounts=self._read(read_accounts, *show, "assoc", "where", "user=", f"format={ACCOUNT_FORMAT}"),
-            qos=self._read(read_qos, *show, "qos", f"format={QOS_FORMAT}"),
+            accounts=self._read(
+                read_config.read_accounts, *show, "assoc", "where", "user=", f"format={read_config.ACCOUNT_FORMAT}"
+            ),
+            qos=self._read(read_config.read_qos, *show, "qos", f"format={read_config.QOS_FORMAT}"),
         )
 
     def _free_tasks(self, request: Request, config: ClusterConfig) -> int | None:
@@ -172,8 +160,8 @@ class SlurmSite:
         return min(free, default=None)
 
     def _queue(self, *selection: str) -> list[QueuedJob] | None:
-        text = self._ask(["squeue", "--array", "-h", *selection, "-o", QUEUE_FORMAT])
-        return None if text is None else read_queue(text)
+        text = self._ask(["squeue", "--array", "-h", *selection, "-o", read_config.QUEUE_FORMAT])
+        return None if text is None else read_config.read_queue(text)
 
     def _read(self, read: Callable[[str], Any], *command: str) -> Any:
         """The command's answer as ``read`` reads it; None where the command fails.
