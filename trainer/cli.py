@@ -1,4 +1,4 @@
-"""The command line of one rank: read the cell, refuse what cannot run, train, leave."""
+"""The command line of one rank: reads the cell, refuses one that cannot run, trains it."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ _EPILOGUE = """\
 Exit code: 0 result.json was written; 1 an error (error-rank-R.json says which); 2 refused before anything
 was started; 143 or 130 stopped by SIGTERM or SIGINT.
 """
-# How long a rank waits for the one of its node that speaks: it may still be importing.
+# Seconds that a rank waits for the reporting rank of its node, which may still be importing.
 _PATIENCE_S = 60.0
-# How long for rank 0 of another node: torchrun starts all ranks at once, and whoever waits longer may be stopped first.
+# Seconds for rank 0 of another node: torchrun starts all ranks at once, and a rank that waits longer may be stopped.
 _PATIENCE_WITH_ANOTHER_NODE_S = 10.0
-# How long where it is likely that nobody else speaks, or there is no folder to look into.
+# Seconds where another report is unlikely, or there is no folder to find it in.
 _BRIEF_PATIENCE_S = 5.0
 
 
 class _Parser(argparse.ArgumentParser):
-    """One line from one rank; the usage is what ``--help`` is for."""
+    """Reports an error in one line of one rank, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         _refuse_unplaced(message)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of one rank."""
+    """Build the argument parser."""
     made = _Parser(
         prog="trainer",
         description=_DESCRIPTION,
@@ -68,11 +68,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one rank; leaves the process by itself where something goes wrong."""
+    """Run one rank; an error ends the process."""
     started_at = time.time()
     arguments = parser().parse_args(argv)
     if arguments.preflight:
-        # Its own module: it starts no ranks and answers on standard output.
         from trainer.preflight import command as preflight_cli
 
         sys.exit(preflight_cli.main(arguments.cell, rank=arguments.rank, as_json=arguments.json))
@@ -85,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except refusal.Refusal as refused:
         _refuse_unplaced(str(refused))
     die_with_agent(ranks)
-    flight.prepare(arguments.out, os.environ)
+    flight.enable(arguments.out, os.environ)
     reporter = ErrorReporter(
         arguments.out, ranks, RankProgress(), keep_flight=lambda: flight.dump(arguments.out, ranks.rank)
     )
@@ -97,33 +96,41 @@ def main(argv: Sequence[str] | None = None) -> None:
             tokens_file.check(file.cell)
         except refusal.Refusal as refused:
             _refuse(str(refused), reporter, ranks, speaker=0)
-        # Only now: importing torch takes seconds, and a login node that only asks has none.
+        # Only now: the import of torch takes seconds, and a broken rule needs none.
+        from trainer.device import devices
+        from trainer.model import precision
         from trainer.training import session
 
         try:
-            refusal.check_devices(file.device, session.names_on_node(file.device.type), ranks)
-            session.check_precision(file.cell, session.capabilities_on_node(file.device.type))
+            refusal.check_devices(file.device, devices.names_on_node(file.device.type), ranks)
+            precision.check(file.cell, devices.capabilities_on_node(file.device.type))
             if file.device.type == "cuda" and (nvml := gpus.open_nvml()) is not None:
-                gpus.check_empty(nvml, session.uuids_on_node(file.device.type, ranks.local_world_size))
+                gpus.check_empty(nvml, devices.uuids_on_node(file.device.type, ranks.local_world_size))
         except refusal.Refusal as refused:
             _refuse(str(refused), reporter, ranks, speaker=ranks.first_rank_of_node)
         session.run(file, arguments.out, ranks, reporter, started_at=started_at)
 
 
 def _refuse_unplaced(reason: str) -> NoReturn:
-    """Refuse what every rank may find before it knows its place: in one line of rank 0, if it finds it too."""
+    """Refuse before this rank knows its place; rank 0 prints the line if it finds the same error."""
     if not reports_at_once(os.environ):
-        # The first rank that leaves makes its agent stop the node's others: one rank speaks for a node without rank 0.
+        # The first rank that ends makes its agent stop the others of its node, so the node's first rank waits less.
         time.sleep(_BRIEF_PATIENCE_S if os.environ.get("LOCAL_RANK") == "0" else 2 * _BRIEF_PATIENCE_S)
-    _say(reason)
+    _print(reason)
     leave(EXIT_REFUSED)
 
 
 def _refuse(reason: str, reporter: ErrorReporter, ranks: Ranks, *, speaker: int) -> NoReturn:
-    """Say in one line of one rank what all ranks, or all of this node, find alike.
+    """Refuse in one line of one rank for an error that all ranks, or all of this node, find.
 
-    The others wait, so that it is not stopped before it has. A node that alone finds something (a file that is on no
-    disk of its own) says so itself, once it has waited for nothing, and so does a rank that alone of its node does.
+    The others wait, so that the agent does not stop the reporting rank too early. If its report does not come, because
+    only this node has the error (for example a missing file), the node's first rank reports it; else this rank does.
+
+    Args:
+        reason: One line.
+        reporter: Writes the error file.
+        ranks: This rank's place.
+        speaker: The rank that should report.
     """
     reporter.progress.refusal = reason
     for other in dict.fromkeys((speaker, ranks.first_rank_of_node)):
@@ -131,7 +138,7 @@ def _refuse(reason: str, reporter: ErrorReporter, ranks: Ranks, *, speaker: int)
             break
         if _is_refused_by(other, reporter, _patience_s(other, speaker, ranks)):
             leave(EXIT_REFUSED)
-    _say(reason)
+    _print(reason)
     reporter.report(ErrorClass.REFUSED, reason)
     leave(EXIT_REFUSED)
 
@@ -142,7 +149,7 @@ def _patience_s(other: int, speaker: int, ranks: Ranks) -> float:
     return _PATIENCE_S if other == speaker else _BRIEF_PATIENCE_S
 
 
-def _say(reason: str) -> None:
+def _print(reason: str) -> None:
     print(f"trainer: refused: {reason}", file=sys.stderr, flush=True)
 
 

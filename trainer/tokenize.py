@@ -1,4 +1,4 @@
-"""``python -m trainer.tokenize``: a token file out of text, by a public tokenizer or byte by byte."""
+"""``python -m trainer.tokenize``: makes a token file from text, by a public tokenizer or byte by byte."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import itertools
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn, Protocol
+from typing import IO, TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 BYTES = "bytes"
-# Characters that are encoded at a time, up to the end of their line: the text is never in memory as a whole.
+# Characters that are encoded at a time, up to the end of their line: memory never holds the whole text.
 _PIECE = 1 << 20
-# Names under which public tokenizers know the token that ends a text.
+# Names of the end-of-text token in public tokenizers.
 _END_OF_TEXT = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[SEP]")
 _DESCRIPTION = """\
 Writes the tokens of all texts, one after the other, into a file for trainer.data=FILE. Each text ends with the
@@ -27,37 +27,19 @@ tokenizer's end-of-text token, where it has one. The file is there when it is co
 """
 
 
-class Encoder(Protocol):
-    """Turns text into numbers."""
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the largest token."""
-        ...
-
-    @property
-    def end(self) -> Sequence[int]:
-        """What ends a text; nothing where the tokenizer has no such token."""
-        ...
-
-    def encode(self, text: str) -> Sequence[int]:
-        """The text's tokens."""
-        ...
-
-
 class ByteEncoder:
-    """A token for each byte of UTF-8, and token 256 for the end of a text; needs no library."""
+    """Encodes each byte of UTF-8 as a token, and the end of a text as token 256; needs no library."""
 
     vocab_size = 257
     end = (256,)
 
     def encode(self, text: str) -> Sequence[int]:
-        """The bytes."""
+        """The bytes of a text."""
         return text.encode()
 
 
 class LibraryEncoder:
-    """A tokenizer of the `tokenizers` library: a file of its own format, or a name on the model hub."""
+    """A tokenizer of the `tokenizers` library: a file in its format, or a name on the model hub."""
 
     def __init__(self, name_or_file: str) -> None:
         try:
@@ -70,15 +52,18 @@ class LibraryEncoder:
         except Exception as error:  # the library raises plain Exception
             _refuse(f"--tokenizer {name_or_file}: {error}")
         self._tokenizer = made
-        # Not the number of entries: numbers may have gaps.
+        # Not the number of entries: token numbers may have gaps.
         self.vocab_size = 1 + max(made.get_vocab(with_added_tokens=True).values())
-        known = (made.token_to_id(word) for word in _END_OF_TEXT)
+        known = (made.token_to_id(name) for name in _END_OF_TEXT)
         self.end = [token for token in known if token is not None][:1]
 
     def encode(self, text: str) -> Sequence[int]:
-        """The text's tokens, without what a tokenizer adds around a prompt."""
+        """Encode a text, without the special tokens that a tokenizer adds around a prompt."""
         found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return found
+
+
+Encoder = ByteEncoder | LibraryEncoder
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -87,14 +72,14 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _pieces(path: Path) -> Iterator[str]:
-    """A text in pieces that end at the end of a line, or where a line is too long for that."""
+    """Read a text in pieces that end with a line, unless the line is longer than a piece."""
     with path.open(encoding="utf-8") as stream:
         while piece := stream.read(_PIECE):
             yield piece + stream.readline(_PIECE)
 
 
 def write(texts: Sequence[Path], encoder: Encoder, stream: IO[bytes]) -> tuple[int, int]:
-    """Write a token file; returns the number of tokens, those that end a text left out, and the bytes of each."""
+    """Write a token file; return the number of tokens (without those that end a text) and the bytes of a token."""
     token_bytes = 2 if encoder.vocab_size <= 1 << 16 else 4
     n_tokens = 0
     stream.write(bytes(HEADER.size))
@@ -108,7 +93,7 @@ def write(texts: Sequence[Path], encoder: Encoder, stream: IO[bytes]) -> tuple[i
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments."""
+    """Build the argument parser."""
     made = argparse.ArgumentParser(
         prog="trainer.tokenize",
         description=_DESCRIPTION,
@@ -124,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the file; the exit code is 0, or 2 where it could not be made."""
+    """Make the file; return exit code 0, or 2 on failure."""
     arguments = parser().parse_args(argv)
     out: Path = arguments.out
     if out.suffix != ".bin" or not out.parent.is_dir():

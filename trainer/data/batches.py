@@ -1,9 +1,9 @@
-"""Tokens, synthetic by default: the same global batch whatever the layout, and something in them to learn.
+"""Batches of tokens, synthetic by default; the global batch does not depend on the layout.
 
-A synthetic sequence is made of runs. A run begins at a random token, small numbers more often than large ones, and
-goes on by a constant stride; each token begins a new run with probability 1/8. So the frequencies are uneven, as
-those of words are, and the next token mostly follows from the last: a model's loss falls from ln(vocabulary) towards
-about 1 (the entropy of the jumps). Sequence i of step s is a function of (seed, s, i) alone.
+A synthetic sequence consists of runs. A run begins at a random token, more often a small one, and goes on by a constant
+stride; each token begins a new run with probability 1/8. So frequencies are uneven, like those of words, and a token
+mostly determines the next: the loss falls from ln(vocabulary) towards about 1 (the entropy of the jumps). Sequence i of
+step s is a function of (seed, s, i) alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from sweep.core.cells.trainer_settings import SYNTHETIC
-from trainer.data.counter_rng import bits, key_of, shift_right
+from trainer.data.counter_rng import key_of, random_bits, shift_right
 from trainer.data.tokens_file import TokenWindows, open_tokens
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from sweep.core.cells.cell import Cell
 
-# Few enough distinct tokens that some dozens of steps see each of them often.
+# So few distinct tokens that some dozens of steps see each of them often.
 _DISTINCT = 512
 _STRIDE = 7
 _JUMP_ONE_IN = 8
-# Largest block of steps that is drawn ahead at once, in tokens: 4 bytes each, some 50 nanoseconds to draw.
+# Largest block of steps that is drawn ahead, in tokens: 4 bytes and some 50 nanoseconds each.
 _BLOCK_TOKENS = 1 << 22
-# Tokens whose 8-byte temporaries stay in a core's cache; larger pieces take longer.
+# Tokens whose 8-byte temporaries stay in a core's cache; larger pieces are slower.
 _PIECE_TOKENS = 1 << 17
 
 
@@ -45,37 +45,24 @@ class Share:
 
     @classmethod
     def of(cls, *, data_rank: int, data_ranks: int, global_batch: int) -> Share:
-        """The contiguous share of that rank; the batch divides (the rule book saw to it)."""
+        """The contiguous share of a rank; a rule of the cell ensures that the batch divides."""
         count = global_batch // data_ranks
         return cls(first=data_rank * count, count=count)
 
 
-class TokenSource(Protocol):
-    """Where tokens come from: the same global batch for every layout."""
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of a sequence."""
-        ...
-
-    def sequences(self, steps: range, share: Share) -> torch.Tensor:
-        """Tokens of those steps, int32, shape (steps, sequences, seq_len + 1): inputs and, one further, targets."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyntheticTokens:
-    """The stream of a seed."""
+    """Synthetic tokens of a seed."""
 
     seed: int
     vocab_size: int
     seq_len: int
 
     def sequences(self, steps: range, share: Share) -> torch.Tensor:
-        """Tokens of those steps, int32, shape (steps, sequences, seq_len + 1): inputs and, one further, targets."""
+        """Tokens of these steps, int32, shape (steps, sequences, seq_len + 1): inputs and, shifted by one, targets."""
         step = torch.arange(steps.start, steps.stop)[:, None]
         sequence = torch.arange(share.first, share.first + share.count)[None, :]
-        keys = bits(key_of(self.seed, "tokens"), (step << 32) + sequence).flatten()
+        keys = random_bits(key_of(self.seed, "tokens"), (step << 32) + sequence).flatten()
         at_once = max(1, _PIECE_TOKENS // (self.seq_len + 1))
         pieces = [self._runs(piece) for piece in torch.split(keys, at_once)]
         return torch.cat(pieces).view(len(steps), share.count, -1)
@@ -83,12 +70,12 @@ class SyntheticTokens:
     def _runs(self, keys: torch.Tensor) -> torch.Tensor:
         distinct = min(self.vocab_size, _DISTINCT)
         position = torch.arange(self.seq_len + 1)
-        word = bits(keys[:, None], position)
-        begins = word & (_JUMP_ONE_IN - 1) == 0
+        drawn = random_bits(keys[:, None], position)
+        begins = drawn & (_JUMP_ONE_IN - 1) == 0
         begins[..., 0] = True
         begin = torch.where(begins, position, 0).cummax(dim=-1).values
-        # A uniform number shifted by 0 to 7 bits: each halving of the token doubles its frequency, as in Zipf's law.
-        start = shift_right(word, 8) % distinct >> (shift_right(word, 3) & 7)
+        # A uniform number, shifted right by 0 to 7 bits: half the token has twice the frequency, as in Zipf's law.
+        start = shift_right(drawn, 8) % distinct >> (shift_right(drawn, 3) & 7)
         return ((start.gather(-1, begin) + _STRIDE * (position - begin)) % distinct).int()
 
 
@@ -105,13 +92,16 @@ class FileTokens:
         return self.windows.seq_len
 
     def sequences(self, steps: range, share: Share) -> torch.Tensor:
-        """Tokens of those steps; only what is asked for is read."""
+        """Tokens of these steps, as in :class:`SyntheticTokens`; only they are read from the file."""
         rows = [self.windows(step * self.global_batch + share.first, share.count) for step in steps]
         return torch.from_numpy(np.stack(rows))
 
 
+TokenSource = SyntheticTokens | FileTokens
+
+
 def source_of(cell: Cell) -> TokenSource:
-    """The tokens that a cell trains on."""
+    """Open the tokens that a cell trains on."""
     settings = cell.trainer
     if settings.data == SYNTHETIC:
         return SyntheticTokens(seed=settings.seed, vocab_size=cell.model.vocab_size, seq_len=cell.seq_len)
@@ -120,10 +110,10 @@ def source_of(cell: Cell) -> TokenSource:
 
 
 def stream(source: TokenSource, share: Share, steps: int, *, pin: bool) -> Iterator[torch.Tensor]:
-    """This rank's tokens of one step after the other, int32, shape (sequences, seq_len + 1), on the host.
+    """Yield this rank's tokens step by step, int32, shape (sequences, seq_len + 1), on the host.
 
-    All steps of an ordinary run are one block that is drawn before the first step, so that no timed step waits
-    for tokens; of a long run, the next block is drawn by a thread while the last one is trained on.
+    All steps of an ordinary run are one block that is drawn before the first step, so that no timed step waits for
+    tokens. In a long run a thread draws the next block during the steps of the current one.
     """
     per_step = share.count * (source.seq_len + 1)
     length = max(1, _BLOCK_TOKENS // per_step)

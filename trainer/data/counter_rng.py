@@ -1,7 +1,7 @@
-"""Random numbers by position: element i of a stream is a function of (key, i), computed anywhere in any order.
+"""A counter-based random number generator: element i of a stream is a function of (key, i).
 
 A generator with a state would have to draw a whole parameter to know one shard of it, and draws differently on a CPU
-and on each model of GPU. A hash of the position is the same everywhere and costs a rank only its own share.
+and on each model of GPU. A hash of the counter is the same everywhere and costs a rank only its own share.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MIX_2 = _signed(0x94D049BB133111EB)
 
 
 def key_of(seed: int, *names: str) -> int:
-    """A 64-bit key (as a signed integer) for the stream of that seed and name."""
+    """The 64-bit key (a signed integer) of the stream of a seed and name."""
     text = "\0".join((str(seed), *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
 
 
-def bits(key: int | torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """64 random bits, as int64, for each position of a stream; ``key`` may be a tensor of keys that broadcasts."""
+def random_bits(key: int | torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """64 random bits, as int64, for each index of a stream; ``key`` may be a tensor of keys that broadcasts."""
     word = index * _GAMMA + key
     word = (word ^ shift_right(word, 30)) * _MIX_1
     word = (word ^ shift_right(word, 27)) * _MIX_2
@@ -40,7 +40,7 @@ def bits(key: int | torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def shift_right(word: torch.Tensor, by: int) -> torch.Tensor:
-    """Logical shift: int64 has only the arithmetic one, which would drag the sign bit in."""
+    """Shift in zeros; torch's int64 has the arithmetic shift only, which copies the sign bit."""
     return (word >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -50,11 +50,11 @@ _STD_OF_FOUR = math.sqrt(4 * (65536**2 - 1) / 12)
 
 
 def normal(key: int, index: torch.Tensor, std: float) -> torch.Tensor:
-    """Nearly normal float32 numbers: the sum of four uniform 16-bit fields, so none beyond 3.47 ``std``.
+    """Nearly normal float32 numbers: the sum of four uniform 16-bit numbers, thus none beyond 3.47 ``std``.
 
-    The sum is an exact small integer and one float32 product follows: the same bits on every device, which
-    logarithms and cosines do not promise. Bounded tails are what a truncated normal initialisation wants anyway.
+    The sum is a small exact integer, and one float32 product follows: the same bits on every device, unlike with
+    logarithms and cosines. A truncated normal initialisation has bounded tails too.
     """
-    word = bits(key, index)
+    word = random_bits(key, index)
     total = (word & _FIELD) + ((word >> 16) & _FIELD) + ((word >> 32) & _FIELD) + ((word >> 48) & _FIELD)
     return (total - _MEAN_OF_FOUR).float() * (std / _STD_OF_FOUR)

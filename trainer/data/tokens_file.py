@@ -1,11 +1,10 @@
-"""Token files: what a run trains on instead of synthetic tokens, mapped into memory and never read as a whole.
+"""Token files, which a run can train on instead of synthetic tokens; they are memory-mapped.
 
-``.npy``: one-dimensional uint16 or uint32. ``.bin``, all of it little-endian: a header of 32 bytes (the word
-``sweeptok``; the format's version and the bytes of a token, 4 bytes each; the number of tokens, 8 bytes; zeros), and
-the tokens.
+``.npy``: one-dimensional uint16 or uint32. ``.bin``, little-endian: a header of 32 bytes (``sweeptok``; the format's
+version and the bytes of a token, 4 bytes each; the number of tokens, 8 bytes; zeros), then the tokens.
 
-Sequence i of step s is the run of tokens that begins at (s x global batch + i) x seq_len: the global batch is the same
-whatever the layout, and nothing is seen twice.
+Sequence i of step s begins at token (s x global batch + i) x seq_len, so the global batch does not depend on the
+layout and no token is read twice.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ MAGIC = b"sweeptok"
 VERSION = 1
 HEADER = struct.Struct("<8sIIQ8x")
 DTYPES: dict[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
-# Tokens that are looked through at a time: their copy stays small.
+# Tokens that are checked at a time: their copy stays small.
 _PIECE = 1 << 24
-# A file up to this size is hashed as a whole (about a second), of a larger one as many pieces of that size.
+# A file up to this size is hashed as a whole (about a second); of a larger one only some pieces are.
 HASHED_WHOLE_BYTES = 1 << 28
 N_HASHED_PIECES, HASHED_PIECE_BYTES = 256, 1 << 20
 
 
 def header(*, token_bytes: int, n_tokens: int) -> bytes:
-    """What a ``.bin`` file begins with."""
+    """Header of a ``.bin`` file."""
     return HEADER.pack(MAGIC, VERSION, token_bytes, n_tokens)
 
 
 def open_tokens(path: Path) -> Tokens:
-    """All tokens of a file, mapped.
+    """Map all tokens of a file.
 
     Raises:
-        Refusal: If it is not there, is no token file, or is cut short.
+        Refusal: If the file is missing, truncated or no token file.
     """
     try:
         if path.suffix == ".npy":
@@ -93,10 +92,10 @@ def _open_bin(path: Path) -> Tokens:
 
 
 def check(cell: Cell) -> None:
-    """See before anything starts that the cell's token file, if it names one, has all that its steps will read.
+    """Check before anything starts that the cell's token file, if any, has all tokens that its steps read.
 
     Raises:
-        Refusal: If it is no token file, too short, or holds a token that the model has no row for.
+        Refusal: If it is no token file, too short, or has a token outside the model's vocabulary.
     """
     if cell.trainer.data == SYNTHETIC:
         return
@@ -117,10 +116,10 @@ def check(cell: Cell) -> None:
 
 
 def identify(path: Path) -> dict[str, str | int]:
-    """What tells a token file from every other: where it was, what it holds, and a hash of its content.
+    """Identify a token file by path, type, sizes and a hash of its content.
 
-    Up to 256 MiB the hash is what ``sha256sum`` prints. Of a larger file it covers its size, as decimal digits, and 256
-    pieces of 1 MiB at even distances, the first bytes and the last among them: ``hashed`` says so.
+    Up to 256 MiB the hash is that of ``sha256sum``. Of a larger file it covers the size, in decimal digits, and 256
+    pieces of 1 MiB at equal distances from the first byte to the last; ``hashed`` says so.
     """
     tokens, digest = open_tokens(path), hashlib.sha256()
     with path.open("rb") as stream:
@@ -149,13 +148,13 @@ def identify(path: Path) -> dict[str, str | int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenWindows:
-    """Overlapping runs of ``seq_len + 1`` tokens: each one's last token is the next one's first."""
+    """Overlapping windows of ``seq_len + 1`` tokens: the last token of one is the first of the next."""
 
     tokens: Tokens
     seq_len: int
 
     def __call__(self, first: int, count: int) -> Tokens:
-        """Runs ``first`` to ``first + count - 1``, int32, shape (count, seq_len + 1)."""
+        """Windows ``first`` to ``first + count - 1``, int32, shape (count, seq_len + 1)."""
         begin = first * self.seq_len
         run = self.tokens[begin : begin + count * self.seq_len + 1].astype(np.int32)
         return np.lib.stride_tricks.sliding_window_view(run, self.seq_len + 1)[:: self.seq_len]

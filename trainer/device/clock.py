@@ -1,35 +1,14 @@
-"""Clocks for steps: CUDA events read at the end, or the host's monotonic clock; neither waits within a step."""
+"""Step clocks: CUDA events that are read at the end, or the host's monotonic clock. Neither waits within a step."""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 import torch
 
 
-class StepClock(Protocol):
-    """Notes when each step begins and ends."""
-
-    def begin(self) -> None:
-        """A step begins."""
-        ...
-
-    def end(self) -> None:
-        """The step ends."""
-        ...
-
-    def n_ended(self) -> int:
-        """Steps that have really ended by now; never waits."""
-        ...
-
-    def durations_s(self) -> list[float]:
-        """Seconds of each step; only after the device was synchronised."""
-        ...
-
-
 class HostClock:
-    """For devices on which a call returns when its work is done."""
+    """Clock of a device on which a call returns when its work is done."""
 
     def __init__(self) -> None:
         self._begun: list[int] = []
@@ -44,7 +23,7 @@ class HostClock:
         self._ended.append(time.perf_counter_ns())
 
     def n_ended(self) -> int:
-        """Steps that have ended."""
+        """Number of steps that have ended."""
         return len(self._ended)
 
     def durations_s(self) -> list[float]:
@@ -53,7 +32,7 @@ class HostClock:
 
 
 class CudaClock:
-    """Events in the device's own queue: recording one neither waits for the device nor holds it up."""
+    """Clock of events in the device's queue: recording one neither waits for the device nor delays it."""
 
     def __init__(self) -> None:
         self._begun: list[torch.cuda.Event] = []
@@ -69,8 +48,8 @@ class CudaClock:
         self._ended.append(_recorded())
 
     def n_ended(self) -> int:
-        """Steps whose end the device has reached (``query`` asks without waiting)."""
-        # Counted in a local variable: two threads ask, and neither may count a step of the other's again.
+        """Number of steps whose end the device has reached (``query`` does not wait)."""
+        # A local counter: two threads call this, and neither may count a step twice.
         n_seen = self._n_seen
         while n_seen < len(self._ended) and self._ended[n_seen].query():  # type: ignore[no-untyped-call]  # torch does not annotate it
             n_seen += 1
@@ -78,7 +57,7 @@ class CudaClock:
         return n_seen
 
     def durations_s(self) -> list[float]:
-        """Seconds of each step."""
+        """Seconds of each step; call it after the device was synchronised."""
         return [begin.elapsed_time(end) * 1e-3 for begin, end in zip(self._begun, self._ended, strict=True)]
 
 
@@ -86,3 +65,6 @@ def _recorded() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch does not annotate it
     event.record()
     return event
+
+
+StepClock = HostClock | CudaClock

@@ -1,6 +1,6 @@
-"""Energy, power and throttling of one GPU through NVML; whatever cannot be read is None.
+"""Energy, power and throttling of one GPU through NVML; a value that cannot be read is None.
 
-Everything here works on what the pynvml module returns and is tested with a fake of it. Not yet run on a GPU.
+Tested with a fake of the pynvml module. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ ENERGY_SOURCE = "nvmlDeviceGetTotalEnergyConsumption"
 # The counter moves about ten times a second: over two seconds that is an error of up to 5 %, over less it is noise.
 MIN_ENERGY_WINDOW_S = 2.0
 
-# Why clocks are lower than they could be: the name of NVML's bit, and the word for it in a record. The other
-# bits (idle, clocks set by an application, by a display, by sync boost) are no slow-down that a run suffers.
+# Reasons for lowered clocks: the name of NVML's bit, and its name in a record. The other bits (idle, clocks set by an
+# application, by a display, by sync boost) do not slow a run down.
 _EVENT_BITS = {
     "nvmlClocksEventReasonSwPowerCap": "sw_power_cap",
     "nvmlClocksEventReasonHwSlowdown": "hw_slowdown",
@@ -26,7 +26,7 @@ _EVENT_BITS = {
     "nvmlClocksEventReasonHwThermalSlowdown": "hw_thermal_slowdown",
     "nvmlClocksEventReasonHwPowerBrakeSlowdown": "hw_power_brake",
 }
-# Counters of the time for which such a reason held. They catch what happens between the edges of the window.
+# Counters of the time that a reason lasted. They catch events between the edges of the window.
 _EVENT_COUNTERS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": "sw_power_cap",
     "NVML_FI_DEV_PERF_POLICY_THERMAL": "thermal_slowdown",
@@ -35,7 +35,7 @@ _EVENT_COUNTERS = {
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal_slowdown",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
 }
-# Large models run a GPU at its power limit as a matter of course; that is throttling only if the limit was lowered.
+# Large models usually run a GPU at its power limit; that is throttling only if the limit was lowered.
 _POWER_CAP = "sw_power_cap"
 
 _VALUE_FIELDS = {
@@ -47,57 +47,32 @@ _VALUE_FIELDS = {
     "NVML_VALUE_TYPE_SIGNED_INT": "siVal",
     "NVML_VALUE_TYPE_UNSIGNED_SHORT": "usVal",
 }
-# Every name of the module that is used, for the test that compares the fake with the real one.
-USED_NAMES = (
-    "NVMLError",
-    "NVML_SUCCESS",
-    "NVML_CLOCK_SM",
-    "NVML_FI_DEV_POWER_AVERAGE",
-    "NVML_FI_DEV_POWER_INSTANT",
-    "nvmlInit",
-    "nvmlSystemGetDriverVersion",
-    "nvmlDeviceGetHandleByUUID",
-    "nvmlDeviceGetTotalEnergyConsumption",
-    "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetEnforcedPowerLimit",
-    "nvmlDeviceGetPowerManagementDefaultLimit",
-    "nvmlDeviceGetClockInfo",
-    *_EVENT_BITS,
-    *_EVENT_COUNTERS,
-    *_VALUE_FIELDS,
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WindowTelemetry:
-    """What one device did in the measured window.
-
-    Attributes:
-        energy_j: Joules; None where no counter could be read or the window was too short for it.
-        throttle_reasons: Why it was slower than it could be; None where NVML could not say.
-        throttled: Whether one of them is more than running at its ordinary power limit.
-        power_average_w: NVML's own one-second average just before the window closed.
-        power_instant_w: Its instantaneous reading at that time.
-        power_limit_w: The limit in force.
-        sm_clock_mhz: Clock just before the window closed.
-    """
+    """Readings of one device over the measured window; None for what could not be read."""
 
     energy_j: float | None = None
+    """Joules; None without a counter, or if the window was too short for it."""
     throttle_reasons: tuple[str, ...] | None = None
     throttled: bool | None = None
+    """True if a reason is more than running at the ordinary power limit."""
     power_average_w: float | None = None
+    """NVML's one-second average just before the window closed."""
     power_instant_w: float | None = None
     power_limit_w: float | None = None
+    """Power limit in force."""
     sm_clock_mhz: int | None = None
+    """Clock just before the window closed."""
 
     def readings(self) -> dict[str, object]:
-        """What is worth keeping for each rank."""
+        """The values that are known, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 class NvmlProbe:
-    """Reads one device at the edges of the window.
+    """Reads one device at the edges of the measured window.
 
     Args:
         nvml: The pynvml module, initialised.
@@ -112,7 +87,7 @@ class NvmlProbe:
         self._late: dict[str, Any] = {}
 
     def driver_version(self) -> str | None:
-        """Version of the driver."""
+        """Version of the driver; None if unknown."""
         version = self._ask(self._nvml.nvmlSystemGetDriverVersion)
         return None if version is None else str(version)
 
@@ -122,7 +97,7 @@ class NvmlProbe:
         self._energy_before_mj = self._energy_mj()
 
     def window_closes(self) -> None:
-        """Read what only a busy device shows: the last steps are queued and still run."""
+        """Read power, clock and events while the device is busy: the last steps are queued and still run."""
         nvml, handle = self._nvml, self._handle
         power = self._fields(("NVML_FI_DEV_POWER_AVERAGE", "NVML_FI_DEV_POWER_INSTANT"))
         self._late = {
@@ -167,7 +142,7 @@ class NvmlProbe:
         return self._fields(_EVENT_COUNTERS)
 
     def _fields(self, names: Iterable[str]) -> dict[str, float]:
-        """Values of those fields that this device has, by the name of the field."""
+        """Values of the fields that this device has, by name."""
         known = [name for name in names if hasattr(self._nvml, name)]
         ids = [getattr(self._nvml, name) for name in known]
         answers = self._ask(lambda: self._nvml.nvmlDeviceGetFieldValues(self._handle, ids))
@@ -187,7 +162,7 @@ class NvmlProbe:
         events, after = self._late.get("events"), self._counters()
         if events is None and not after:
             return None
-        bits = {word for name, word in _EVENT_BITS.items() if (events or 0) & getattr(self._nvml, name, 0)}
+        bits = {reason for name, reason in _EVENT_BITS.items() if (events or 0) & getattr(self._nvml, name, 0)}
         before = self._counters_before
         grown = {_EVENT_COUNTERS[name] for name in after if after[name] > before.get(name, after[name])}
         return tuple(sorted(bits | grown))
@@ -211,7 +186,7 @@ def _thousandth(value: float | None) -> float | None:
 
 
 def open_probe(uuid: str) -> NvmlProbe | None:
-    """A probe of that device; None where there is no binding, no driver, or the device is not to be had (MIG)."""
+    """Open a probe of a device; None without pynvml or a driver, or if NVML does not know the device (MIG)."""
     nvml = open_nvml()
     if nvml is None:
         return None

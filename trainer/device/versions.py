@@ -1,4 +1,4 @@
-"""What changes a number without being in the cell: versions, driver, device, sources; and their fingerprint."""
+"""Facts that change a number without being in the cell (versions, driver, device, sources), and their fingerprint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def versions(driver: str | None) -> dict[str, str | None]:
-    """Versions of what computes; None for what is not there."""
+    """Versions of the libraries that compute; None for one that is missing."""
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -52,7 +52,7 @@ def _nccl() -> str | None:
 
 
 def source_hash() -> str:
-    """Hash of this package's and the rule book's sources, by content and relative name."""
+    """Hash of the sources of the trainer and of ``sweep.core``, by content and relative name."""
     return hash_sources(Path(str(module.__file__)).parent for module in (trainer, sweep.core))
 
 
@@ -69,14 +69,14 @@ def hash_sources(folders: Iterable[Path]) -> str:
 def fingerprint_fields(
     found: Mapping[str, str | None], *, device_name: str, sources: str, data: str | None, uses_torchao: bool
 ) -> dict[str, str | None]:
-    """What a fingerprint covers.
+    """Collect the facts that a fingerprint covers.
 
     Args:
-        found: Versions.
-        device_name: The devices' name.
+        found: Versions, by name.
+        device_name: Name of the devices.
         sources: Hash of the trainer's sources.
-        data: Hash of a token file, whose path alone is in the cell; None for synthetic tokens.
-        uses_torchao: Whether matrix products are torchao's; its version changes no other number.
+        data: Hash of the token file (the cell has only its path); None for synthetic tokens.
+        uses_torchao: True if torchao computes matrix products; else its version changes no number.
     """
     return {
         **{name: found.get(name) for name in ("torch", "cuda", "nccl", "driver")},
@@ -88,5 +88,5 @@ def fingerprint_fields(
 
 
 def fingerprint(covered: Mapping[str, str | None]) -> str:
-    """First 12 hex digits of SHA-256 over the sorted JSON of what it covers."""
+    """First 12 hex digits of SHA-256 over the sorted JSON of the covered facts."""
     return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()[:12]

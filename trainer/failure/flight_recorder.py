@@ -1,6 +1,6 @@
-"""torch's flight recorder: the last collectives of each rank, kept with the attempt when communication fails.
+"""torch's flight recorder: saves the last collectives of each rank when communication fails.
 
-Files ``flight-rank-R`` are in torch's own format: ``torchfrtrace FOLDER -p flight-rank-`` says which rank was missing.
+Files ``flight-rank-R`` are in torch's format: ``torchfrtrace FOLDER -p flight-rank-`` names the rank that was missing.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
     from pathlib import Path
 
-# Collectives that are remembered: several steps of a model of a hundred layers.
+# Number of collectives to record: several steps of a model of a hundred layers.
 _N_ENTRIES = 2000
 
 
-def prepare(folder: Path, environ: MutableMapping[str, str]) -> None:
-    """Switch the recorder on and send NCCL's own dumps into the folder; before the process group, which reads this.
+def enable(folder: Path, environ: MutableMapping[str, str]) -> None:
+    """Switch the recorder on and send NCCL's own dumps into the folder; variables that the user has set stay.
 
-    What the user has set stays.
+    Call it before the process group is formed, which reads these variables.
     """
     prefix = str(folder.resolve() / FLIGHT_PREFIX)
-    # Earlier versions of torch know the buffer by another name only; whoever gave that one is heard.
+    # Earlier versions of torch know the buffer by this other name; if the user has set it, it counts.
     if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in environ:
         environ.setdefault("TORCH_FR_BUFFER_SIZE", str(_N_ENTRIES))
-    # NCCL's watchdog dumps by itself where it is sooner than the trainer's, and adds the rank to the name.
+    # NCCL's watchdog dumps by itself if it notices first, and adds the rank to the file name.
     environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", prefix)
 
 
 def dump(folder: Path, rank: int) -> Path | None:
-    """Write what this rank's recorder holds; None where it holds nothing, or torch was never imported."""
+    """Write this rank's record; return None if it is empty or torch was never imported."""
     if "torch" not in sys.modules:
         return None
     path = folder / f"{FLIGHT_PREFIX}{rank}"
-    # Whatever goes wrong here must not hide the error that it is to explain.
+    # An error here must not hide the error that the record explains.
     with contextlib.suppress(Exception):
         trace = _trace()
         if trace:

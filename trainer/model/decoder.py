@@ -1,7 +1,7 @@
-"""A single-device Llama-style decoder; it knows nothing of parallelism.
+"""A single-device Llama-style decoder, without parallelism.
 
-Every layer computes in the number format of its input, whatever format its weights are held in, so that mixed
-precision is chosen from outside too. Suffixes of tensor names spell their shapes:
+Every layer computes in the number format of its input, whatever the format of its weights, so mixed precision is
+applied from outside too. Suffixes of tensor names spell their shapes:
 
 B batch, S sequence, D hidden, H query heads, K key/value heads, E width of a head, F feed-forward width, V vocabulary.
 """
@@ -45,8 +45,8 @@ class RMSNorm(nn.Module):
 def rope_table(shape: ModelShape, seq_len: int, device: torch.device) -> torch.Tensor:
     """Cosines and signed sines of the rotary positions, float32, shape (2, S, E) (Su et al., arXiv 2104.09864).
 
-    Channel i turns together with channel i + E/2, the layout of published weights: each gets its cosine times itself
-    plus its sine times the other, and the sine of the first half is negative.
+    Channels i and i + E/2 are rotated as a pair, the layout of published weights: each becomes its cosine times itself
+    plus its sine times the other; the sine of the first half is negative.
     """
     even = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device)
     frequency = shape.rope_theta ** (-even / shape.head_dim)
@@ -56,13 +56,13 @@ def rope_table(shape: ModelShape, seq_len: int, device: torch.device) -> torch.T
 
 
 def rotate(x_BSHE: torch.Tensor, rope_2SE: torch.Tensor) -> torch.Tensor:
-    """Turn each pair of channels by the angle of the position; ``rope_2SE`` is that of :func:`rope_table`."""
+    """Rotate each pair of channels by the angle of its position; ``rope_2SE`` comes from :func:`rope_table`."""
     turned = _Rotation.apply(x_BSHE, rope_2SE[0].unsqueeze(1), rope_2SE[1].unsqueeze(1))  # type: ignore[no-untyped-call]  # torch does not annotate it
     return cast("torch.Tensor", turned)
 
 
 class _Rotation(torch.autograd.Function):
-    """Written out since the gradient is no more than the rotation back: six operations in place of sixteen."""
+    """The rotation with its own backward pass, which rotates back: six operations instead of sixteen."""
 
     @staticmethod
     def forward(context: Any, x_BSHE: torch.Tensor, cos_S1E: torch.Tensor, sin_S1E: torch.Tensor) -> torch.Tensor:
@@ -85,11 +85,11 @@ def _turned(x_BSHE: torch.Tensor, cos_S1E: torch.Tensor, sin_S1E: torch.Tensor, 
 
 
 class CausalAttention(nn.Module):
-    """Each position attends to itself and all earlier ones: what is replaced where positions lie on several ranks.
+    """Attention of each position to itself and all earlier ones; context parallelism replaces this module.
 
     Attributes:
-        is_grouped: Whether several query heads share a key/value head.
-        repeats_heads: Whether each query head is given keys and values of its own, for kernels that know no groups.
+        is_grouped: True if several query heads share a key/value head.
+        repeats_heads: True if keys and values are repeated for each query head, for kernels without grouped heads.
     """
 
     def __init__(self, *, is_grouped: bool) -> None:
@@ -120,8 +120,8 @@ class Attention(nn.Module):
 
     def forward(self, x_BSD: torch.Tensor, rope_2SE: torch.Tensor) -> torch.Tensor:
         """Attend to this and all earlier positions."""
-        # The numbers of heads and positions follow from the projections' output: a tensor-parallel rank has fewer
-        # heads, and outside of these it may hold fewer positions than within.
+        # The numbers of heads and positions come from the projections' output: a tensor-parallel rank has fewer heads,
+        # and with sequence parallelism it holds fewer positions outside of the projections.
         q_BSHE = self.wq(x_BSD).unflatten(-1, (-1, self.head_dim))
         k_BSKE = self.wk(x_BSD).unflatten(-1, (-1, self.head_dim))
         v_BSKE = self.wv(x_BSD).unflatten(-1, (-1, self.head_dim))
@@ -165,10 +165,10 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """The whole decoder, embedding to logits.
+    """The whole decoder, from embedding to logits.
 
-    Parameters are made without values (build it on the meta device): :mod:`trainer.model.init` fills them. The rotary
-    table is a buffer that is not saved and must be rebuilt once the module has left the meta device.
+    Build it on the meta device: :mod:`trainer.model.init` gives the parameters their values. The rotary table is a
+    buffer that is not saved; rebuild it after the module has left the meta device.
     """
 
     rope: torch.Tensor
@@ -178,14 +178,14 @@ class Llama(nn.Module):
         self.shape = shape
         self.seq_len = seq_len
         self.embedding: nn.Module = nn.Embedding(shape.vocab_size, shape.hidden)
-        # A mapping by name, so that a pipeline stage can hold some of the layers under their own names.
+        # A mapping by name, so that a pipeline stage can hold some of the layers under the same names.
         self.blocks = nn.ModuleDict({str(layer): Block(shape) for layer in range(shape.n_layers)})
         self.norm: nn.Module = RMSNorm(shape.hidden, shape.norm_eps)
         self.head: nn.Module = Linear(shape.hidden, shape.vocab_size)
         self.register_buffer("rope", torch.empty(2, seq_len, shape.head_dim), persistent=False)
 
     def rebuild_buffers(self, device: torch.device, positions: torch.Tensor | None = None) -> None:
-        """Compute the rotary table of the positions held here (None: all) on the device that the parameters are on."""
+        """Compute the rotary table of this rank's positions (None: all) on the device of the parameters."""
         table = rope_table(self.shape, self.seq_len, device)
         self.rope = table if positions is None else table[:, positions]
 
@@ -199,6 +199,6 @@ class Llama(nn.Module):
 
 
 def build_on_meta(shape: ModelShape, seq_len: int) -> Llama:
-    """The model without memory behind it."""
+    """Build the model without memory."""
     with torch.device("meta"):
         return Llama(shape, seq_len)

@@ -1,7 +1,7 @@
-"""Starting weights that depend on (seed, parameter name, position) only: every layout starts from the same model.
+"""Initial weights that depend on (seed, parameter name, position) only, so every layout starts from the same model.
 
-Initialising DTensors on a CPU with torch's own functions gives every rank the same shard. Here each element is a
-function of its position in the full parameter, so that a rank computes its shard and nothing else.
+Torch's own functions initialise every shard of a DTensor on a CPU alike. Here each element is a function of its
+position in the full parameter, and a rank computes its shard only.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
     from trainer.model.decoder import Llama
 
-# Radford et al. (GPT-2, 2019): 0.02, and what is added to the residual stream is scaled by its 2 L additions.
+# Radford et al. (GPT-2, 2019): 0.02; projections into the residual stream are scaled down by its 2 L additions.
 _STD = 0.02
 _ONES = re.compile(r"(^|\.)(attention_norm|ffn_norm|norm)\.weight$")
 _INTO_RESIDUAL = re.compile(r"\.(wo|w_down)\.weight$")
 _WRAPPERS = re.compile(rf"(^|\.)({'|'.join(WRAPPERS)})(?=\.)")
-# Elements drawn at a time: the int64 temporaries stay in a CPU's cache, or far below a GPU's memory.
+# Elements drawn at a time: their int64 temporaries fit into a CPU's cache, and take little of a GPU's memory.
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
 def plain_name(name: str) -> str:
-    """The parameter's name in the bare model, without what wrappers add."""
+    """Name of a parameter in the bare model, without the parts that wrappers add."""
     return _WRAPPERS.sub("", name).lstrip(".")
 
 
 def materialize(model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
-    """Give a laid out model, or a stage of one, its memory and its starting values.
+    """Give a parallelised model, or a stage of one, its memory and initial weights.
 
     Args:
-        model: On the meta device.
-        device: Where its memory is to be.
-        positions: Those that this rank works on; None: all.
-        seed: Of the weights.
+        model: Model on the meta device.
+        device: Device of its memory.
+        positions: Positions of this rank; None: all.
+        seed: Seed of the weights.
     """
     model.to_empty(device=device)
     model.rebuild_buffers(device, positions)
@@ -50,7 +50,7 @@ def materialize(model: Llama, device: torch.device, positions: torch.Tensor | No
 
 @torch.no_grad()
 def fill_parameters(model: nn.Module, *, seed: int, n_layers: int) -> None:
-    """Give every parameter, or this rank's shard of it, its starting value."""
+    """Give every parameter, or this rank's shard of it, its initial values."""
     for wrapped_name, parameter in model.named_parameters():
         name = plain_name(wrapped_name)
         local, offset = _local_part(parameter)
@@ -62,14 +62,14 @@ def fill_parameters(model: nn.Module, *, seed: int, n_layers: int) -> None:
 
 
 def _local_part(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """This rank's part and where it begins in the full parameter."""
+    """Return this rank's shard and its offset in the full parameter."""
     if not isinstance(parameter, DTensor):
         return parameter, (0,) * parameter.dim()
     coordinate = parameter.device_mesh.get_coordinate()
     assert coordinate is not None
     offset, size = [0] * parameter.dim(), list(parameter.shape)
-    # FSDP cuts what tensor parallelism left. Where both cut one dimension, FSDP's mesh dimension comes first in the
-    # mesh yet its cut is the second, which torch calls a strided shard.
+    # FSDP shards the shards of tensor parallelism. If both shard one dimension, FSDP's mesh dimension comes first in
+    # the mesh, but it shards second; torch calls that a strided shard.
     cuts = zip(parameter.placements, coordinate, parameter.device_mesh.shape, strict=True)
     for placement, rank, degree in sorted(cuts, key=lambda cut: isinstance(cut[0], StridedShard)):
         if isinstance(placement, Shard | StridedShard):
@@ -82,13 +82,13 @@ def _local_part(parameter: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]
 
 
 def _chunk(size: int, degree: int, rank: int) -> tuple[int, int]:
-    """Begin and end of a rank's part as torch.chunk cuts: equal parts but for the last ones, which may be empty."""
+    """Begin and end of a rank's chunk, as in torch.chunk: equal chunks but for the last ones, which may be empty."""
     step = -(-size // degree)
     return min(rank * step, size), min((rank + 1) * step, size)
 
 
 def _fill(local: torch.Tensor, full_shape: torch.Size, offset: tuple[int, ...], key: int, std: float) -> None:
-    """Draw a matrix, or a rectangle out of one, some rows at a time."""
+    """Draw a matrix, or a rectangle of one, some rows at a time."""
     n_rows, n_columns = local.shape
     columns = torch.arange(offset[1], offset[1] + n_columns, device=local.device)
     rows_at_once = max(1, _CHUNK.get(local.device.type, 1 << 18) // max(1, n_columns))

@@ -1,8 +1,8 @@
 """MXFP8: products of float8 values that share a power of two as their scale in blocks of 32 (OCP MX specification 1.0).
 
-Kept thin over torchao (extra ``float8``): its product of fp32 or bf16 tensors rounds them on the way, forward and
-backward. torchao's own conversion swaps parameters for tensors of a class of its own; here they stay what they are, and
-so do starting weights, shards and the optimiser. Not yet run on a GPU: on a CPU it is emulated by tests.
+A thin layer over torchao (extra ``float8``), whose product of fp32 or bf16 tensors rounds them, forward and backward.
+torchao's own conversion replaces parameters by tensors of a special class; here parameters, and so initial weights,
+shards and the optimiser, stay as they are. Not yet run on a GPU: tests emulate it on a CPU.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 MODULE = "torchao.prototype.moe_training.mxfp8_linear"
-"""Where torchao has it; from version 0.18 on."""
+"""The module of torchao, from version 0.18 on."""
 
 
 class MXFP8Linear(Linear):
-    """A projection without bias whose three products, of the forward and the backward pass, are MXFP8's."""
+    """A projection without bias that computes its three products (one forward, two backward) in MXFP8."""
 
     def __init__(self, n_in: int, n_out: int, product: Product) -> None:
         super().__init__(n_in, n_out)
@@ -45,7 +45,7 @@ class MXFP8Linear(Linear):
 
 
 def _on_parts(product: Product, x: DTensor, weight: DTensor) -> torch.Tensor:
-    """Each tp rank multiplies what it holds: rows of the weight give columns of the result, columns a summand of it."""
+    """Multiply each tp rank's shards: rows of the weight give columns of the result, its columns a partial sum."""
     (is_at,) = weight.placements
     by_rows = is_at == Shard(0)
     result = Shard(x.dim() - 1) if by_rows else Partial()
@@ -60,11 +60,11 @@ def _on_parts(product: Product, x: DTensor, weight: DTensor) -> torch.Tensor:
 
 
 def convert(model: Llama, *, is_emulated: bool) -> None:
-    """Replace the projections of all blocks by ones that multiply in MXFP8; they keep their parameters.
+    """Replace the projections of all blocks by MXFP8 projections, which keep the parameters.
 
     Args:
-        model: On the meta device.
-        is_emulated: Whether products are computed in high precision from rounded values, as on a CPU.
+        model: Model on the meta device.
+        is_emulated: True if products are computed in high precision from rounded values, as on a CPU.
     """
     product = _product(is_emulated=is_emulated)
     for block in model.blocks.values():
@@ -76,7 +76,7 @@ def convert(model: Llama, *, is_emulated: bool) -> None:
 
 
 def _product(*, is_emulated: bool) -> Product:
-    """The product as torchao makes it, its scales rounded up so that no value overflows, as torchtitan takes it."""
+    """Torchao's product, with scales rounded up so that no value overflows, as in torchtitan."""
     ao: Any = importlib.import_module(MODULE)
     kernels = ao.KernelPreference.EMULATED if is_emulated else ao.KernelPreference.AUTO
     made = functools.partial(

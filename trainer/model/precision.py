@@ -1,6 +1,6 @@
-"""Number formats narrower than bf16: loss scaling for fp16, float8 and mxfp8 through torchao, what a node has of them.
+"""Number formats narrower than bf16: loss scaling for fp16, float8 and mxfp8 through torchao, the check of a node.
 
-float8 is kept thin over torchao (extra ``float8``). Not yet run on a GPU: on a CPU it is built and emulated by tests.
+float8 is a thin layer over torchao (extra ``float8``). Not yet run on a GPU: tests build and emulate it on a CPU.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ COMPUTE_DTYPE: Mapping[Precision, torch.dtype] = {
     Precision.FP32: torch.float32,
     Precision.BF16: torch.bfloat16,
     Precision.FP16: torch.float16,
-    # What flows between the products, and their accumulation.
+    # Activations between the products, and accumulation.
     Precision.FLOAT8: torch.bfloat16,
     Precision.MXFP8: torch.bfloat16,
 }
-# What of torchao each format is made of.
-_MADE_OF: Mapping[Precision, str] = {Precision.FLOAT8: "torchao.float8", Precision.MXFP8: mxfp8.MODULE}
+# The module of torchao that implements a format.
+_TORCHAO_MODULES: Mapping[Precision, str] = {Precision.FLOAT8: "torchao.float8", Precision.MXFP8: mxfp8.MODULE}
 
 
 def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
@@ -41,15 +41,15 @@ def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
 
     Args:
         cell: What to run.
-        devices: Name and compute capability of each GPU; none on a CPU.
+        devices: Name and compute capability of each GPU; empty on a CPU.
 
     Raises:
-        Refusal: If a device does not know the format, or torchao is missing or too old.
+        Refusal: If a device lacks the format, or torchao is missing or too old.
     """
     for name, capability in devices:
         if reason := lacking(cell.precision, capability, name):
             raise Refusal(reason)
-    needed = _MADE_OF.get(cell.precision)
+    needed = _TORCHAO_MODULES.get(cell.precision)
     if needed is not None and not _is_installed(needed):
         raise Refusal(
             f"precision={cell.precision} needs {needed}, which is not installed here. Install the extra `float8` with "
@@ -63,15 +63,15 @@ def check(cell: Cell, devices: Iterable[tuple[str, tuple[int, int]]]) -> None:
 
 
 def uses_torchao(cell: Cell) -> bool:
-    """Whether a cell's matrix products are torchao's."""
-    return cell.precision in _MADE_OF
+    """True if torchao computes the cell's matrix products."""
+    return cell.precision in _TORCHAO_MODULES
 
 
 def keeps_casts(cell: Cell) -> bool:
-    """Whether compiled blocks must round wherever the code does.
+    """True if compiled blocks must round wherever the code does.
 
-    A row's scale that a fused kernel computes from more than the bf16 that is then divided by it can overflow float8:
-    NaN (pytorch issue 150859; torchtitan sets the same).
+    Otherwise a fused kernel computes a row's scale from values more precise than the bf16 values it divides by that
+    scale, and float8 can overflow to NaN (pytorch issue 150859; torchtitan sets the same).
     """
     return cell.compile and cell.precision is Precision.FLOAT8 and cell.trainer.float8_recipe == "rowwise"
 
@@ -84,13 +84,13 @@ def _is_installed(module: str) -> bool:
 
 
 def convert(model: Llama, cell: Cell, *, is_sharded: bool, is_emulated: bool) -> None:
-    """Let the projections of all blocks multiply in float8 or mxfp8 where the cell says so; the head stays as it is.
+    """Convert the projections of all blocks to float8 or mxfp8 if the cell says so; the head is not converted.
 
     Args:
-        model: On the meta device, before anything else is applied to it.
-        cell: Its recipe is ``trainer.float8_recipe``.
-        is_sharded: Whether FSDP gathers the weights; with one scale for all shards they travel as float8.
-        is_emulated: Whether products are computed in high precision from rounded values, as on a CPU.
+        model: Model on the meta device, before any other transformation.
+        cell: ``trainer.float8_recipe`` is its recipe.
+        is_sharded: True if FSDP all-gathers the weights; with one scale for all shards it gathers them as float8.
+        is_emulated: True if products are computed in high precision from rounded values, as on a CPU.
     """
     if cell.precision is Precision.MXFP8:
         mxfp8.convert(model, is_emulated=is_emulated)
@@ -113,12 +113,12 @@ def _is_converted(module: nn.Module, name: str) -> bool:
 def with_float8_scales(
     run: Callable[[torch.Tensor], torch.Tensor | None], stages: Sequence[nn.Module], cell: Cell
 ) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """Before each step, the scales of all weights in one reduction instead of one each while they are gathered."""
+    """Compute the scales of all weights in one reduction before each step, instead of one reduction for each weight."""
     if cell.precision is not Precision.FLOAT8 or cell.trainer.float8_recipe != "tensorwise":
         return run
     float8: Any = importlib.import_module("torchao.float8")
     linear: type[nn.Module] = importlib.import_module("torchao.float8.float8_linear").Float8Linear
-    # Of all stages together, and found once: torchao looks through all that it is given, every time.
+    # Found once, over all stages: torchao walks through all modules that it is given, every time.
     converted = nn.ModuleList(part for stage in stages for part in stage.modules() if isinstance(part, linear))
 
     def prepared(tokens: torch.Tensor) -> torch.Tensor | None:
@@ -129,10 +129,10 @@ def with_float8_scales(
 
 
 class LossScale:
-    """Keeps fp16 gradients from vanishing: they are computed times a scale, which follows what they can bear.
+    """Loss scaling: multiplies fp16 gradients by a factor, so that small ones do not vanish.
 
-    Micikevicius et al., arXiv 1710.03740; the rule is that of torch.amp: halve it when a gradient is not finite and
-    leave that step out, double it after 2000 steps without. All of it happens on the device, without waiting for it.
+    Micikevicius et al., arXiv 1710.03740, with the rule of torch.amp: if a gradient is not finite, halve the scale and
+    skip the step; after 2000 steps without that, double it. All of it runs on the device, without waiting for it.
     """
 
     INITIAL = 65536.0
@@ -145,11 +145,11 @@ class LossScale:
 
     @classmethod
     def of(cls, cell: Cell, device: torch.device) -> LossScale | None:
-        """The scale of a cell; None where its format has the range of fp32."""
+        """The scale of a cell; None if its format has the range of fp32."""
         return cls(device) if cell.precision is Precision.FP16 else None
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss itself, whose gradient is scaled."""
+        """Return the loss unchanged, but with a scaled gradient."""
         return cast("torch.Tensor", _ScaledGradient.apply(loss, self.scale))  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def unscale(self, gradients: list[torch.Tensor]) -> None:
@@ -160,14 +160,14 @@ class LossScale:
     def step(self, optimizer: torch.optim.Optimizer, norm: torch.Tensor) -> None:
         """Update the parameters unless the global norm, and so some gradient on some rank, is not finite."""
         found_inf = (~norm.isfinite()).float()
-        # A fused optimiser reads this attribute, as torch.amp.GradScaler sets it, and then leaves everything as it is.
+        # A fused optimiser reads this attribute, which torch.amp.GradScaler sets too, and then updates nothing.
         optimizer.found_inf = found_inf  # type: ignore[attr-defined]  # not declared by torch
         optimizer.step()
         self._n_skipped += found_inf
         amp_update_scale_(self.scale, self._growth_tracker, found_inf, self.GROWTH, self.BACKOFF, self.INTERVAL)
 
     def readings(self) -> dict[str, float]:
-        """What is worth keeping; waits for the device."""
+        """Values for the record; waits for the device."""
         return {"final_scale": float(self.scale), "skipped_steps": float(self._n_skipped)}
 
 
@@ -175,7 +175,7 @@ class _ScaledGradient(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, loss: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         context.save_for_backward(scale)
-        # No view: a pipeline cuts the loss off its graph in place.
+        # A copy and no view: a pipeline detaches the loss in place.
         return loss.clone()
 
     @staticmethod

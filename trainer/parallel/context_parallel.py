@@ -1,8 +1,9 @@
-"""Context parallelism: each rank holds a part of every sequence, of which attention alone needs the whole.
+"""Context parallelism: each rank holds a part of every sequence; only attention needs the whole sequence.
 
-Every rank takes one piece from the front and its mirror image from the back of the sequence (of 2 x cp pieces), so
-that all have as much to attend to. Attention has two forms behind one seam: torch's ring where its kernels can run,
-else gathered keys and values. Suffixes as in :mod:`trainer.model.decoder`; T is all positions, S those held here.
+The sequence is cut into 2 x cp pieces. Each rank takes one from the front and its mirror image from the back, so that
+all ranks have equal work in causal attention. Attention has two forms: torch's ring attention where its kernels run,
+else attention to all-gathered keys and values. Suffixes as in :mod:`trainer.model.decoder`; S this rank's positions, T
+all positions.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from trainer.model.decoder import Llama
 
 
-# What the ring's kernels take on every GPU that has them, backward pass included: flash attention needs sm80 and knows
-# no fp32; cuDNN's takes heads of up to 128 channels, in eights (aten/native/transformers/cuda/sdp_utils.cpp). Torch has
-# two more kernels, which in 2.13 know no grouped heads, and with these the ring fails on both.
+# Limits of the ring's kernels on every GPU that has them, backward pass included: flash attention needs sm80 and has no
+# fp32; cuDNN's takes heads of up to 128 channels, in eights (aten/native/transformers/cuda/sdp_utils.cpp). The other
+# two kernels of torch 2.13 have no grouped heads, and the ring fails with them.
 _RING_KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
 _RING_DTYPES = (torch.float16, torch.bfloat16)
 _RING_CAPABILITY = (8, 0)
@@ -35,19 +36,19 @@ _RING_HEAD_DIM, _RING_HEAD_STEP = 128, 8
 
 
 class AttentionForm(StrEnum):
-    """How attention reaches the positions of other cp ranks."""
+    """How attention gets the keys and values of other cp ranks."""
 
     RING = "ring"
     GATHERED = "gathered"
 
 
 def choose_attention(dtype: torch.dtype, head_dim: int, capability: tuple[int, int] | None) -> AttentionForm:
-    """The form that can run: the ring where flash attention or cuDNN's can, else gathered keys and values.
+    """Choose the ring where flash attention or cuDNN's kernel can run, else gathered keys and values.
 
     Args:
-        dtype: Of queries, keys and values.
+        dtype: Format of queries, keys and values.
         head_dim: Channels of a head.
-        capability: CUDA's compute capability of the device; None on a CPU.
+        capability: The device's CUDA compute capability; None on a CPU.
     """
     fits = head_dim <= _RING_HEAD_DIM and head_dim % _RING_HEAD_STEP == 0
     return AttentionForm.RING if fits and _has_ring_kernels(dtype, capability) else AttentionForm.GATHERED
@@ -58,34 +59,34 @@ def _has_ring_kernels(dtype: torch.dtype, capability: tuple[int, int] | None) ->
 
 
 def repeats_heads(dtype: torch.dtype, capability: tuple[int, int] | None) -> bool:
-    """Whether grouped heads are better repeated than left to torch, without context parallelism.
+    """True if keys and values must be repeated for grouped heads, without context parallelism.
 
-    Where a GPU has neither flash attention nor cuDNN's for a format, what is left is a kernel that knows no groups; for
-    these torch would write out, and keep, the scores of all heads (seen in the source of 2.13; not run on a GPU).
+    Where a GPU has neither flash attention nor cuDNN's for a format, the remaining kernel has no grouped heads, and
+    torch would write out, and keep, the scores of all heads (from the source of 2.13; not run on a GPU).
     """
     return capability is not None and not _has_ring_kernels(dtype, capability)
 
 
 def capability_of(device: torch.device) -> tuple[int, int] | None:
-    """CUDA's compute capability; None on a CPU."""
+    """CUDA compute capability; None on a CPU."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def positions_of(seq_len: int, cp_degree: int, cp_rank: int) -> torch.Tensor:
-    """Positions that a rank holds, in order (arXiv 2407.21783, section 3.3.2)."""
+    """Positions of a rank, in order (arXiv 2407.21783, section 3.3.2)."""
     pieces = torch.arange(seq_len).view(2 * cp_degree, -1)
     return pieces[[cp_rank, 2 * cp_degree - 1 - cp_rank]].flatten()
 
 
 class GatheredAttention(nn.Module):
-    """Attention to the gathered keys and values of all ranks: exact, on any device, for the memory of all positions.
+    """Attention to all-gathered keys and values: exact, on any device, with the memory of all positions.
 
     Args:
-        is_grouped: Whether several query heads share a key/value head.
+        is_grouped: True if several query heads share a key/value head.
         mesh: The cp ranks.
-        mask_ST: Which gathered position (in order of ranks) each position held here attends to.
-        repeats_heads: Whether each query head is given keys and values of its own. Of CUDA's kernels the one that takes
-            a mask knows no grouped heads; torch would write out the scores of all of them, and keep them.
+        mask_ST: True where a position of this rank attends to a gathered position (in order of ranks).
+        repeats_heads: True if keys and values are repeated for each query head. CUDA's kernel that takes a mask has no
+            grouped heads; torch would write out, and keep, the scores of all heads.
     """
 
     def __init__(self, *, is_grouped: bool, mesh: DeviceMesh, mask_ST: torch.Tensor, repeats_heads: bool) -> None:
@@ -96,8 +97,8 @@ class GatheredAttention(nn.Module):
         self.mask_ST = mask_ST
 
     def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
-        """Weighted values of the positions held here."""
-        # One collective for both, whose gradient is reduced and scattered back in one as well.
+        """Weighted values of this rank's positions, shape (B, H, S, E)."""
+        # One all-gather for both; its backward pass is one reduce-scatter.
         kv_2BKTE = all_gather_with_gradient(torch.stack((k_BKSE, v_BKSE)), gather_dim=3, group=self.group)
         if self.repeats_heads:
             kv_2BKTE = kv_2BKTE.repeat_interleave(q_BHSE.shape[1] // k_BKSE.shape[1], dim=2)
@@ -108,10 +109,10 @@ class GatheredAttention(nn.Module):
 
 
 class RingAttention(CausalAttention):
-    """Attention by one of the kernels that torch's ring is made of, whichever torch prefers without a ring."""
+    """Attention by one of the kernels that torch's ring supports, whichever torch prefers without a ring."""
 
     def forward(self, q_BHSE: torch.Tensor, k_BKSE: torch.Tensor, v_BKSE: torch.Tensor) -> torch.Tensor:
-        """Weighted values of the positions held here."""
+        """Weighted values of this rank's positions, shape (B, H, S, E)."""
         with sdpa_kernel(_RING_KERNELS):
             return super().forward(q_BHSE, k_BKSE, v_BKSE)
 
@@ -119,17 +120,17 @@ class RingAttention(CausalAttention):
 def apply_context_parallel(
     model: Llama, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype, *, rotate: str
 ) -> dict[str, str]:
-    """Let attention reach over all cp ranks.
+    """Replace attention by a form that reaches over all cp ranks.
 
     Args:
-        model: A model, or a stage of it.
+        model: The model, or a pipeline stage.
         mesh: The cp ranks.
-        device: Where it will run.
+        device: Device of the model.
         dtype: Format of activations.
-        rotate: How keys and values go round the ring: ``alltoall`` or ``allgather``.
+        rotate: Collective that passes keys and values round the ring: ``alltoall`` or ``allgather``.
 
     Returns:
-        The form that was chosen and, of a ring, how it turns: for the result.
+        The chosen form, and the ring's collective, for the result.
     """
     form = choose_attention(dtype, model.shape.head_dim, capability_of(device))
     if form is AttentionForm.RING:

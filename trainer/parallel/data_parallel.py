@@ -1,4 +1,4 @@
-"""FSDP, HSDP and replicas: who holds which parameters, and when gradients are reduced."""
+"""Data parallelism: FSDP, HSDP and DDP. Which rank holds which parameters, and when gradients are reduced."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def shard_or_replicate(model: Llama, cell: Cell, mesh: Mesh | None) -> None:
-    """Lay a model, or a stage of it, out over the data ranks; plain replicas (DDP) follow once it has its weights."""
+    """Apply FSDP or HSDP to a model, or a pipeline stage; DDP follows once the model has its weights."""
     if mesh is not None and mesh.data is not None and not _is_plain_ddp(cell):
         _wrap(model, cell, mesh, mesh.data)
     else:
@@ -37,14 +37,14 @@ def shard_or_replicate(model: Llama, cell: Cell, mesh: Mesh | None) -> None:
 
 
 def with_ddp(model: Llama, cell: Cell, mesh: Mesh | None) -> nn.Module:
-    """Replicas that reduce fp32 gradients in buckets while the backward pass runs, where the cell is no more than that.
+    """Wrap the model in DDP if the layout is nothing but replicas; it reduces fp32 gradients during the backward pass.
 
-    The weights are alike by construction (:mod:`trainer.model.init`), so nothing is broadcast.
+    Initial weights are equal by construction (:mod:`trainer.model.init`), so none are broadcast.
     """
     if mesh is None or mesh.replicate is None or not _is_plain_ddp(cell):
         return model
     with warnings.catch_warnings():
-        # Its new name is not in the oldest torch that is supported, and means no other thing for buffers alike.
+        # The new name of this argument is missing in the oldest torch that is supported.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
         return DistributedDataParallel(
             model,
@@ -56,7 +56,7 @@ def with_ddp(model: Llama, cell: Cell, mesh: Mesh | None) -> nn.Module:
 
 
 def micro_batch_scope(module: nn.Module, cell: Cell) -> MicroBatchScope:
-    """What is entered around each micro-batch; its argument says whether it is the last, after which one reduces."""
+    """Return a context for each micro-batch; its argument is True for the last one, which reduces the gradients."""
     if isinstance(module, DistributedDataParallel):
         return lambda is_last: contextlib.nullcontext() if is_last else module.no_sync()
     if isinstance(module, FSDPModule) and cell.grad_accum > 1:
@@ -65,29 +65,29 @@ def micro_batch_scope(module: nn.Module, cell: Cell) -> MicroBatchScope:
 
 
 def _is_plain_ddp(cell: Cell) -> bool:
-    # DDP knows neither DTensors nor the order in which a pipeline works; FSDP's form of replicas does.
+    # DDP supports neither DTensors nor the order of work in a pipeline; FSDP's form of replicas does.
     layout = cell.parallelism
     return layout.dp_replicate > 1 and layout.dp_replicate == layout.world_size
 
 
 def _compute_in(model: Llama, dtype: torch.dtype) -> None:
-    """Without FSDP: fp32 weights stay whole and are cast where they are used, as FSDP casts them when it gathers.
+    """Without FSDP: keep whole fp32 weights and cast them where they are used, as FSDP casts gathered ones.
 
-    Layers follow the format of their input (:mod:`trainer.model.decoder`), so it is enough to cast what the embedding
-    returns. Autocast would leave the residual stream in fp32 and measure another model than FSDP does.
+    Layers compute in the format of their input (:mod:`trainer.model.decoder`), so casting the embedding's output is
+    enough. Autocast would leave the residual stream in fp32, and the numbers would not compare with FSDP's.
     """
     if dtype is not torch.float32:
         model.embedding.register_forward_hook(lambda module, args, output: output.to(dtype))
 
 
 def _wrap(model: Llama, cell: Cell, mesh: Mesh, data: DeviceMesh) -> None:
-    """FSDP2 in groups of one block; the embedding alone; final norm and head together; prefetch set explicitly.
+    """Apply FSDP2. FSDP units: the embedding; each block; final norm and head together. Prefetch is explicit.
 
-    Over a mesh of two dimensions gradients are scattered over the shards, then summed over the replicas (HSDP).
+    On a mesh of two dimensions (HSDP) gradients are reduce-scattered over shards, then all-reduced over replicas.
     """
     if mesh.tp is not None:
-        # The embedding returns a view of what its collective gives. The warning is for whoever changes that in place;
-        # here residuals are sums of their own, and a copy would cost memory and time for nothing.
+        # The embedding returns a view of its collective's output. Torch warns of in-place changes to it; here residuals
+        # are new tensors, so a copy would cost memory and time for nothing.
         warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(FSDPEmbedding\) returned a view tensor")
     policy = MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE[cell.precision], reduce_dtype=torch.float32)
 
@@ -97,43 +97,42 @@ def _wrap(model: Llama, cell: Cell, mesh: Mesh, data: DeviceMesh) -> None:
         else:
             fully_shard(module, mesh=data, mp_policy=policy, reshard_after_forward=reshard)
 
-    groups: list[nn.Module] = list(model.blocks.values())
-    for block in groups:
+    units: list[nn.Module] = list(model.blocks.values())
+    for block in units:
         wrap(block, reshard=cell.reshard_after_forward)
     if isinstance(model.embedding, nn.Embedding):
         wrap(model.embedding, reshard=cell.reshard_after_forward)
-        groups.insert(0, model.embedding)
+        units.insert(0, model.embedding)
     if not isinstance(model.head, nn.Identity):
-        # The backward pass begins with these: freeing them would only mean to gather them again at once.
+        # The backward pass begins with this unit: if it were freed, it would be gathered again at once.
         wrap([model.norm, model.head], reshard=False)
-        groups.append(model.head)
+        units.append(model.head)
     wrap(model, reshard=cell.reshard_after_forward)
     if mesh.shard is not None:
         if dist.get_backend(mesh.shard.get_group()) == "gloo":
-            exchange_gradients(groups)
-        _prefetch(model, groups, forward=cell.trainer.forward_prefetch, backward=cell.trainer.backward_prefetch)
+            exchange_gradients(units)
+        _prefetch(model, units, forward=cell.trainer.forward_prefetch, backward=cell.trainer.backward_prefetch)
 
 
-def _prefetch(model: Llama, groups: list[nn.Module], *, forward: int, backward: int) -> None:
-    """Gather the next groups' parameters before this one computes: so many ahead in either direction.
+def _prefetch(model: Llama, units: list[nn.Module], *, forward: int, backward: int) -> None:
+    """Prefetch: all-gather the parameters of this many further FSDP units before a unit computes.
 
-    A depth of 0 leaves it to FSDP, which gathers one group ahead in the backward pass, and in the forward pass as soon
-    as the host gets there.
+    0 leaves it to FSDP, which prefetches one unit in the backward pass, and gathers in the forward pass as soon as the
+    host reaches the unit.
     """
-    order = cast("list[FSDPModule]", groups)
+    order = cast("list[FSDPModule]", units)
     for index, this in enumerate(order):
         if forward:
             this.set_modules_to_forward_prefetch(order[index + 1 : index + 1 + forward])
         if backward:
-            # The backward pass ends with the first group. With no target of its own it would gather, in every
-            # accumulated step, the last group of an earlier micro-batch once more for nothing; the root has no
-            # parameters left to gather.
+            # The backward pass ends with the first unit. Without a target it would, when accumulating, gather the last
+            # unit of an earlier micro-batch again for nothing; the root has no parameters of its own to gather.
             earlier = order[max(0, index - backward) : index][::-1]
             this.set_modules_to_backward_prefetch(earlier or [cast("FSDPModule", model)])
 
 
 def _fsdp_scope(module: FSDPModule, *, keeps_parameters: bool) -> MicroBatchScope:
-    """Reduce once a step; without reshard, parameters stay gathered from the first micro-batch to the last."""
+    """Reduce once a step; without reshard, parameters stay gathered from the first to the last micro-batch."""
 
     def scope(is_last: bool) -> contextlib.AbstractContextManager[object]:
         module.set_is_last_backward(is_last)

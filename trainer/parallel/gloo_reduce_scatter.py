@@ -1,6 +1,6 @@
-"""FSDP's reduce-scatter over gloo: each rank sends every other its part and averages what it was sent.
+"""FSDP's reduce-scatter over gloo as an all-to-all: each rank receives its shard from every rank and averages.
 
-gloo's own (torch 2.13) sums all parts on all ranks and keeps one of them: twice the bytes, and copies of all of it.
+gloo's own (torch 2.13) all-reduces everything and keeps one shard: twice the bytes, and copies of all of it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def exchange_gradients(groups: Iterable[nn.Module]) -> None:
-    """Let each of FSDP's groups scatter its gradients in this way."""
-    for group in groups:
+def exchange_gradients(units: Iterable[nn.Module]) -> None:
+    """Make each FSDP unit reduce-scatter its gradients in this way."""
+    for unit in units:
         # Duck-typed: the class to inherit from is in a private module of torch.
-        cast("Any", group).set_custom_reduce_scatter(ExchangeReduceScatter())
+        cast("Any", unit).set_custom_reduce_scatter(ExchangeReduceScatter())
 
 
 class ExchangeReduceScatter:
-    """What :meth:`torch.distributed.fsdp.FSDPModule.set_custom_reduce_scatter` takes."""
+    """Reduce-scatter in the form that :meth:`torch.distributed.fsdp.FSDPModule.set_custom_reduce_scatter` takes."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A buffer of its own for each call."""
+        """Allocate a new buffer for each call."""
         return torch.empty(size, dtype=dtype, device=device)
 
     def __call__(
@@ -38,7 +38,7 @@ class ExchangeReduceScatter:
         op: dist.ReduceOp.RedOpType,
         async_op: bool = False,
     ) -> None:
-        """Fill the output with this rank's part of the sum, or of the mean, over the ranks; done when it returns."""
+        """Fill the output with this rank's shard of the sum, or mean, over the ranks; synchronous."""
         received = torch.empty_like(input_tensor)
         dist.all_to_all_single(received, input_tensor, group=group)
         join = {dist.ReduceOp.AVG: torch.mean, dist.ReduceOp.SUM: torch.sum}[op]

@@ -1,4 +1,4 @@
-"""The one device mesh: every parallel dimension, built in one place and in one order."""
+"""The device mesh: every parallel dimension, in one order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from sweep.core.cells.parallelism import Parallelism
 
-# Outermost first. Neighbouring ranks differ in the last: tp talks most and must stay within a node; a pipeline sends
-# least and may cross any link.
+# Outermost first. Neighbouring ranks differ in the last dimension: tp communicates most and must stay within a node; a
+# pipeline communicates least and may cross nodes.
 ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
@@ -29,7 +29,7 @@ def sizes(layout: Parallelism, world_size: int) -> dict[str, int]:
     """Degree of each mesh dimension, outermost first.
 
     Raises:
-        MeshError: If they do not multiply to the world size; it shows the whole equation.
+        MeshError: If they do not multiply to the world size; the message has the whole equation.
     """
     degrees = {name: int(getattr(layout, name)) for name in ORDER}
     product = math.prod(degrees.values())
@@ -41,16 +41,16 @@ def sizes(layout: Parallelism, world_size: int) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """The mesh of all ranks, and its parts; a part of size 1 is None: it would cost a process group for nothing.
+    """The mesh of all ranks and its submeshes; one of size 1 is None, since it needs no process group.
 
     Attributes:
-        pp: Ranks that hold the stages of one pipeline.
+        pp: Ranks of one pipeline.
         tp: Ranks that share each matrix multiplication.
         cp: Ranks that share each sequence.
         shard: Ranks that share the parameters: dp_shard x cp, as one dimension.
-        replicate: Ranks that hold the same shard of the parameters and work on other sequences.
-        data: replicate x shard, of those that there are: what FSDP is given.
-        model_group: Ranks that hold the whole model once, each part of it once or, over tp, several times alike.
+        replicate: Ranks with the same shard of the parameters and other sequences.
+        data: replicate x shard, FSDP's mesh.
+        model_group: Ranks that together hold one copy of the model (tp ranks share replicated parameters).
     """
 
     pp: DeviceMesh | None
@@ -63,13 +63,13 @@ class Mesh:
 
 
 def build_mesh(layout: Parallelism, world_size: int, device_type: str) -> Mesh:
-    """The mesh of all ranks, of which there are several.
+    """Build the mesh of all ranks, of which there are several.
 
     Raises:
         MeshError: If the degrees do not multiply to the world size.
     """
     degrees = sizes(layout, world_size)
-    # FSDP gathers over dp_shard and cp as one: they are one dimension here, out of which cp's part is cut below.
+    # FSDP shards over dp_shard x cp as one dimension; cp's submesh is split off below.
     merged = {
         "pp": degrees["pp"],
         "dp_replicate": degrees["dp_replicate"],
@@ -87,7 +87,7 @@ def build_mesh(layout: Parallelism, world_size: int, device_type: str) -> Mesh:
     return Mesh(
         pp=part("pp"),
         tp=part("tp"),
-        cp=_cut_cp(shard, degrees["dp_shard"], degrees["cp"]),
+        cp=_split_off_cp(shard, degrees["dp_shard"], degrees["cp"]),
         shard=shard,
         replicate=part("dp_replicate"),
         data=part("dp_replicate", "shard"),
@@ -95,7 +95,7 @@ def build_mesh(layout: Parallelism, world_size: int, device_type: str) -> Mesh:
     )
 
 
-def _cut_cp(shard: DeviceMesh | None, dp_shard_degree: int, cp_degree: int) -> DeviceMesh | None:
+def _split_off_cp(shard: DeviceMesh | None, dp_shard_degree: int, cp_degree: int) -> DeviceMesh | None:
     if shard is None or cp_degree == 1:
         return None
     if dp_shard_degree == 1:
@@ -104,13 +104,13 @@ def _cut_cp(shard: DeviceMesh | None, dp_shard_degree: int, cp_degree: int) -> D
 
 
 def _group_of(mesh: DeviceMesh | None) -> dist.ProcessGroup | None:
-    """One group of all ranks of a mesh."""
+    """One process group of all ranks of a mesh."""
     if mesh is None:
         return None
     return mesh.get_group() if mesh.ndim == 1 else flattened_group(mesh, "model_group")
 
 
 def data_rank(layout: Parallelism, rank: int) -> int:
-    """Index of the share of the global batch that a rank works on: its (dp_replicate, dp_shard) coordinate."""
+    """Index of a rank's share of the global batch: its (dp_replicate, dp_shard) coordinate."""
     inner = layout.cp * layout.tp
     return rank // inner % layout.data_ranks

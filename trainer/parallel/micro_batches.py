@@ -1,4 +1,4 @@
-"""One step's forward and backward passes over its micro-batches: one after the other, or through a pipeline."""
+"""Forward and backward passes of one step: gradient accumulation over micro-batches, or a pipeline."""
 
 from __future__ import annotations
 
@@ -25,16 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceShard:
-    """Which positions of its sequences a rank works on.
-
-    Attributes:
-        positions: Their numbers, on the device; None where it is all of them.
-    """
+    """The part of each sequence that a rank works on."""
 
     positions: torch.Tensor | None
+    """Positions, on the device; None: all."""
 
     def split(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets out of sequences of seq_len + 1 tokens."""
+        """Split sequences of seq_len + 1 tokens into inputs and targets of this rank's positions."""
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         if self.positions is None:
             return inputs, targets
@@ -43,51 +40,42 @@ class SequenceShard:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShareOfLoss:
-    """A micro-batch's part of the mean loss over this rank's tokens of the whole step.
+    """A micro-batch's share of the mean loss over this rank's tokens of the whole step.
 
-    Each micro-batch's summed loss is divided by the tokens of the whole step on this rank, and reduction averages over
-    ranks of equal share: the gradient is that of the mean over the tokens of the global batch, however they are split.
-
-    Attributes:
-        n_tokens: Tokens of the step on this rank.
-        piece: Values that the loss is computed from at once (:func:`trainer.model.loss.piece_on`).
-        scale: What gradients are multiplied by; None where the format needs none.
+    A micro-batch's summed loss is divided by this rank's tokens of the whole step, and the reduction averages over
+    ranks with equal shares. So the gradient is that of the mean over the global batch, for every layout.
     """
 
     n_tokens: int
+    """Tokens of the step on this rank."""
     piece: int
+    """Values of a piece of the loss (:func:`trainer.model.loss.piece_on`)."""
     scale: LossScale | None = None
 
     def __call__(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The part, as a plain tensor."""
+        """Compute the share, as a plain tensor."""
         total = token_loss_sum(logits, targets, piece=self.piece)
-        # In this order: a pipeline's backward pass wants to cut the loss off its graph, which a view would refuse.
+        # In this order: a pipeline detaches the loss in place, and torch refuses that for a view.
         loss = (total.to_local() if isinstance(total, DTensor) else total) / self.n_tokens
         return loss if self.scale is None else self.scale.scaled(loss)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradientAccumulation:
-    """Micro-batches one after the other.
-
-    Attributes:
-        module: The whole model.
-        micro_batch: Sequences of a micro-batch.
-        sequence_shard: This rank's positions.
-        loss: A micro-batch's part of the loss.
-        scope: Entered around each micro-batch.
-        loss_scope: Entered around the whole step.
-    """
+    """Runs the micro-batches of a step one after the other."""
 
     module: nn.Module
     micro_batch: int
+    """Sequences of a micro-batch."""
     sequence_shard: SequenceShard
     loss: ShareOfLoss
     scope: MicroBatchScope
+    """Context of each micro-batch."""
     loss_scope: LossScope
+    """Context of the whole step."""
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Accumulate the gradients of one step; returns the mean loss over this rank's tokens."""
+        """Accumulate the gradients of one step; return the mean loss over this rank's tokens."""
         inputs, targets = self.sequence_shard.split(tokens)
         parts = list(zip(torch.split(inputs, self.micro_batch), torch.split(targets, self.micro_batch), strict=True))
         total = torch.zeros((), device=tokens.device)
@@ -98,7 +86,7 @@ class GradientAccumulation:
         return total
 
     def _forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        # A function of its own, so that its logits are gone before the next micro-batch makes new ones.
+        # A separate function, so that its logits are freed before the next micro-batch.
         loss = self.loss(self.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         return loss.detach()
@@ -106,24 +94,19 @@ class GradientAccumulation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pipelined:
-    """Micro-batches through a pipeline; the rank of the last stage knows the loss.
-
-    Attributes:
-        schedule: Order of work; it splits the step into micro-batches.
-        has_first: Whether this rank holds the first stage.
-        has_last: Whether it holds the last stage.
-        sequence_shard: This rank's positions.
-        loss_scope: Entered around the whole step.
-    """
+    """Runs the micro-batches of a step through a pipeline; only ranks with the last stage have the loss."""
 
     schedule: PipelineScheduleSingle | PipelineScheduleMulti
+    """It splits the step into micro-batches."""
     has_first: bool
+    """True if this rank holds the first stage."""
     has_last: bool
     sequence_shard: SequenceShard
     loss_scope: LossScope
+    """Context of the whole step."""
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor | None:
-        """Accumulate the gradients of one step; returns the mean loss over this rank's tokens where it is known."""
+        """Accumulate the gradients of one step; return the mean loss here, None without the last stage."""
         inputs, targets = self.sequence_shard.split(tokens)
         losses: list[torch.Tensor] = []
         with self.loss_scope():

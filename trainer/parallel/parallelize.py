@@ -1,7 +1,7 @@
-"""Parallelism and precision, applied to the single-device model from outside, in one stated order.
+"""Applies parallelism and precision to the single-device model, in one stated order.
 
 The order: float8 conversion, pipeline split, tensor parallelism, context parallelism, activation checkpointing,
-compile, FSDP or replicas, values for the parameters. What wraps outermost comes last.
+compile, FSDP or replicas, initial weights. The outermost wrapper comes last.
 """
 
 from __future__ import annotations
@@ -41,45 +41,39 @@ if TYPE_CHECKING:
 
 
 class Materialize(Protocol):
-    """How a laid out model gets its memory (:func:`trainer.model.init.materialize`)."""
+    """Gives a parallelised model its memory (:func:`trainer.model.init.materialize`)."""
 
     def __call__(self, model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
-        """Give it to the model."""
+        """Allocate the memory, and fill it."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallelized:
-    """A model that is ready to be trained.
-
-    Attributes:
-        stages: What this rank holds: the model, or its stages of a pipeline.
-        n_params: Parameters of the whole model, whatever share of them is here.
-        run: Forward and backward passes of one step's tokens; returns the mean loss over this rank's tokens, or None on
-            a rank that does not see it.
-        model_group: Ranks over which one copy of the model is spread; None where each rank holds all of it.
-        tp: Ranks among which some parameters are split and others alike; None without tensor parallelism.
-        split: All stages of the pipeline; none without one.
-        loss_scale: What gradients are multiplied by; None where the format needs none.
-        context: How attention reaches over cp ranks, in words for the result; None without them.
-    """
+    """A model that is ready to be trained."""
 
     stages: tuple[nn.Module, ...]
+    """The model, or this rank's pipeline stages."""
     n_params: int
+    """Parameters of the whole model."""
     run: Callable[[torch.Tensor], torch.Tensor | None]
+    """Forward and backward passes of one step's tokens; returns the mean loss over this rank's tokens, or None."""
     model_group: dist.ProcessGroup | None = None
+    """Ranks that together hold one copy of the model; None if each rank holds all of it."""
     tp: DeviceMesh | None = None
     split: tuple[StageSpec, ...] = ()
+    """All stages of the pipeline; empty without one."""
     loss_scale: LossScale | None = None
     context: dict[str, str] | None = None
+    """Form of attention over cp ranks, for the result; None without them."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters of all stages held here, by the names that wrappers left them."""
+        """Parameters of this rank's stages, by their names with wrappers."""
         for stage in self.stages:
             yield from stage.named_parameters()
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of all stages held here."""
+        """Parameters of this rank's stages."""
         for stage in self.stages:
             yield from stage.parameters()
 
@@ -87,9 +81,9 @@ class Parallelized:
 def parallelize(
     cell: Cell, mesh: Mesh | None, device: torch.device, *, materialize: Materialize = materialize
 ) -> Parallelized:
-    """Build the cell's model on the device, laid out over the mesh (None: one process alone).
+    """Build the cell's model on the device, parallelised over the mesh (None: a lone process).
 
-    ``materialize`` gives the model, or each stage of a pipeline, its memory; a preflight's gives it none.
+    ``materialize`` gives the model, or each pipeline stage, its memory; in a preflight it is fake memory.
     """
     if mesh is not None and mesh.pp is not None:
         return _pipelined(cell, mesh, mesh.pp, device, materialize)
@@ -123,14 +117,14 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, mat
     context = None
     for part in parts:
         model = _converted(cell, mesh, device)
-        pipeline.cut(model, part)
+        pipeline.keep_stage(model, part)
         context = _apply(model, cell, mesh, device, materialize)
         stages.append(model)
     scale = LossScale.of(cell, device)
-    flow = pipeline.StageShapes.of(cell, COMPUTE_DTYPE[cell.precision], device)
+    shapes = pipeline.StageShapes.of(cell, COMPUTE_DTYPE[cell.precision], device)
     staged = list(zip(parts, stages, strict=True))
     run = Pipelined(
-        schedule=pipeline.build_schedule(cell, staged, pp, flow, _share_of_loss(cell, scale)),
+        schedule=pipeline.build_schedule(cell, staged, pp, shapes, _share_of_loss(cell, scale)),
         has_first=any(part.is_first for part in parts),
         has_last=any(part.is_last for part in parts),
         sequence_shard=_sequence_shard(cell, mesh, device),
@@ -158,7 +152,7 @@ def _converted(cell: Cell, mesh: Mesh | None, device: torch.device) -> Llama:
 def _apply(
     model: Llama, cell: Cell, mesh: Mesh | None, device: torch.device, materialize: Materialize
 ) -> dict[str, str] | None:
-    """Everything after the pipeline split, on the model or one stage of it; returns how attention was split over cp."""
+    """Apply all steps after the pipeline split to a model or a stage; return the form of attention over cp."""
     layout = cell.parallelism
     if mesh is not None and mesh.tp is not None:
         apply_tensor_parallel(model, mesh.tp, sequence_parallel=layout.sequence_parallel)
@@ -177,11 +171,11 @@ def _apply(
 
 
 def _checkpoint_and_compile(model: Llama, cell: Cell) -> None:
-    """Checkpointing, then compile around it, so that the compiler sees which results are to be kept.
+    """Apply checkpointing, then compile around it, so that the compiler sees which results are kept.
 
-    Full checkpointing with tensor parallelism goes around the compiled block instead, and runs all of that again: torch
-    2.13 compiles the two the other way round into a block that wants to keep the device mesh for the backward pass, and
-    fails on it ("expected all tensors_saved_with_vc_check to be Tensors").
+    Full checkpointing with tensor parallelism goes around the compiled block instead and recomputes all of it: in the
+    other order torch 2.13 compiles a block that saves the device mesh for the backward pass, and fails on it ("expected
+    all tensors_saved_with_vc_check to be Tensors").
     """
     is_tensor_parallel = cell.parallelism.tp > 1
     is_around = is_tensor_parallel and cell.activation_checkpointing is Checkpointing.FULL

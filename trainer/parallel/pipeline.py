@@ -1,4 +1,4 @@
-"""Pipeline parallelism: which layers make a stage, which stages a rank holds, and torch's schedules over them."""
+"""Pipeline parallelism: the layers of each stage, the stages of each rank, and torch's schedules."""
 
 from __future__ import annotations
 
@@ -46,34 +46,28 @@ _MULTI_STAGE_SCHEDULES: Mapping[Schedule, type[PipelineScheduleMulti]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSpec:
-    """What of the model one stage holds.
-
-    Attributes:
-        index: Its place in the pipeline.
-        layers: Its blocks.
-        is_first: Whether it holds the embedding.
-        is_last: Whether it holds the final norm and the head, and computes the loss.
-        n_params: Its parameters.
-    """
+    """The part of the model in one pipeline stage."""
 
     index: int
     layers: range
     is_first: bool
+    """True if it holds the embedding."""
     is_last: bool
+    """True if it holds the final norm and the head, and computes the loss."""
     n_params: int
 
     def __str__(self) -> str:
-        """One stage in words."""
+        """Describe the stage."""
         parts = [f"layers {self.layers.start}-{self.layers.stop - 1}"]
         parts = (["embedding"] if self.is_first else []) + parts + (["norm and head"] if self.is_last else [])
         return f"stage {self.index}: {', '.join(parts)} ({self.n_params / 1e6:.3g} M parameters)"
 
 
 def split_layers(shape: ModelShape, layout: Parallelism) -> list[StageSpec]:
-    """Share the layers out so that the largest rank is as small as can be, and its stages as even as can be.
+    """Distribute the layers so that the largest rank is as small as possible, and its stages as even as possible.
 
-    A rank, or a stage, is as large as its parameters, with those of the embedding on the first stage and of norm and
-    head on the last: the FLOPs of its matrix products, its memory and what is reduced for it all follow from them.
+    The size of a rank or stage is its number of parameters, embedding, norm and head included: FLOPs, memory and
+    reduced bytes all follow from it.
     """
     n_stages = layout.pp * layout.virtual_stages
     n_layers = [1] * n_stages
@@ -82,7 +76,7 @@ def split_layers(shape: ModelShape, layout: Parallelism) -> list[StageSpec]:
     def size(stage: int) -> int:
         return _size(shape, n_stages, stage, n_layers[stage])
 
-    # One layer after the other, to the smallest: of two alike to the later one, which keeps fewer micro-batches.
+    # Give each layer to the smallest rank; of two equal ones to the later, which has fewer micro-batches in flight.
     for _ in range(shape.n_layers - n_stages):
         smallest = min(reversed(ranks), key=lambda stages: sum(map(size, stages)))
         n_layers[min(sorted(smallest, reverse=True), key=size)] += 1
@@ -106,14 +100,14 @@ def _size(shape: ModelShape, n_stages: int, index: int, n_layers: int) -> int:
 
 
 def stages_of_rank(layout: Parallelism, pp_rank: int) -> list[int]:
-    """Stages that a pipeline rank holds: every pp-th, or one from the front and its mirror image (ZBV)."""
+    """Stages of a pipeline rank: every pp-th, or one from the front and its mirror image (ZBV)."""
     if layout.schedule is Schedule.ZBV:
         return [pp_rank, 2 * layout.pp - 1 - pp_rank]
     return [pp_rank + chunk * layout.pp for chunk in range(layout.virtual_stages)]
 
 
-def cut(model: Llama, part: StageSpec) -> None:
-    """Leave of a whole model what the stage holds; what remains keeps its names."""
+def keep_stage(model: Llama, part: StageSpec) -> None:
+    """Remove from a whole model all modules that are not in the stage; the rest keep their names."""
     if not part.is_first:
         model.embedding = nn.Identity()
     for name in [name for name in model.blocks if int(name) not in part.layers]:
@@ -124,25 +118,20 @@ def cut(model: Llama, part: StageSpec) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageShapes:
-    """What goes from stage to stage: shapes on one rank, number format, device.
-
-    Attributes:
-        sequences: Sequences of a micro-batch.
-        positions: Positions of a sequence that this rank's tokens have.
-        activation_positions: Positions that it holds between blocks (fewer with sequence parallelism).
-        dtype: Format of activations.
-        device: Where they are.
-    """
+    """Shapes, number format and device of the activations that one stage sends to the next."""
 
     sequences: int
+    """Sequences of a micro-batch."""
     positions: int
+    """Positions of this rank in each sequence."""
     activation_positions: int
+    """Positions of activations between blocks (fewer with sequence parallelism)."""
     dtype: torch.dtype
     device: torch.device
 
     @classmethod
     def of(cls, cell: Cell, dtype: torch.dtype, device: torch.device) -> StageShapes:
-        """The flow of a cell."""
+        """Shapes of a cell."""
         layout = cell.parallelism
         positions = cell.seq_len // layout.cp
         return cls(
@@ -154,11 +143,11 @@ class StageShapes:
         )
 
     def tokens(self) -> torch.Tensor:
-        """An example of what the first stage is given."""
+        """Example input of the first stage."""
         return torch.empty(self.sequences, self.positions, dtype=torch.long, device="meta")
 
     def activations(self, hidden: int) -> torch.Tensor:
-        """An example of what one stage gives to the next."""
+        """Example output of a stage, and input of the next."""
         shape = (self.sequences, self.activation_positions, hidden)
         return torch.empty(shape, dtype=self.dtype, device="meta", requires_grad=True)
 
@@ -167,10 +156,10 @@ def build_schedule(
     cell: Cell,
     stages: Sequence[tuple[StageSpec, nn.Module]],
     mesh: DeviceMesh,
-    flow: StageShapes,
+    shapes: StageShapes,
     loss_function: LossFunction,
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
-    """The cell's schedule over this rank's stages; the shapes are stated, so that no step is spent on finding them."""
+    """Build the cell's schedule over this rank's stages; stated shapes save a step that would infer them."""
     layout, hidden = cell.parallelism, cell.model.hidden
     assert layout.schedule is not None
     made = [
@@ -178,15 +167,15 @@ def build_schedule(
             module,
             part.index,
             layout.pp * layout.virtual_stages,
-            flow.device,
-            input_args=flow.tokens() if part.is_first else flow.activations(hidden),
-            # The last stage's logits go nowhere; any example will do.
-            output_args=flow.activations(hidden),
+            shapes.device,
+            input_args=shapes.tokens() if part.is_first else shapes.activations(hidden),
+            # The last stage sends no output; any example will do.
+            output_args=shapes.activations(hidden),
             group=mesh.get_group(),
         )
         for part, module in stages
     ]
-    # Losses are already shares of the mean over the step's tokens.
+    # Each loss is already a share of the mean over the step's tokens.
     settings: dict[str, Any] = {"loss_fn": loss_function, "scale_grads": False}
     n_micro_batches = int(cell.grad_accum)
     if layout.schedule in _SINGLE_STAGE_SCHEDULES:

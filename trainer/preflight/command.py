@@ -1,4 +1,4 @@
-"""``python -m trainer --preflight``: the record of a preflight as JSON, or as a table for people."""
+"""``python -m trainer --preflight``: prints the record of a preflight as JSON, or as a table for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GIB = 1 << 30
 
 
 def main(path: Path, *, rank: int, as_json: bool) -> int:
-    """Examine one rank of the cell in a file; the exit code is 0 where it can run, 2 where it cannot."""
+    """Examine one rank of the cell in a file; return exit code 0 if it can run, else 2."""
     found = _examine(path, rank)
     if as_json:
         print(found.render(), end="")
@@ -39,21 +39,21 @@ def _examine(path: Path, rank: int) -> Preflight:
     if not 0 <= rank < world_size:
         problem = f"--rank {rank}: the cell has ranks 0 to {world_size - 1}."
         return Preflight(cell_id=file.key.cell_id, rank=rank, world_size=world_size, problem=problem)
-    # Only now: importing torch takes seconds.
+    # Only now: the import of torch takes seconds.
     from trainer.preflight.fake_rank import examine
 
     return examine(file.cell, rank=rank, is_cuda=file.device.type == "cuda")
 
 
 def describe(found: Preflight) -> str:
-    """Memory and communication in words, one a line."""
+    """Describe memory and communication, one item a line."""
     lines = [f"cell {found.cell_id}, rank {found.rank} of {found.world_size}: can run"]
     lines += [f"  {stage}" for stage in found.stages]
     lines.append(
         f"peak memory {'at most ' if found.is_overstated else ''}{_gib(found.peak_memory_bytes or 0)}, of which"
     )
     lines += [f"  {_gib(size):>12}  {kind}" for kind, size in found.peak_by_kind.items() if size]
-    lines.append("held in all: " + ", ".join(f"{kind} {_gib(size)}" for kind, size in found.state_by_kind.items()))
+    lines.append("all state: " + ", ".join(f"{kind} {_gib(size)}" for kind, size in found.state_by_kind.items()))
     lines.append("collectives of a step:")
     lines += [
         f"  {_gib(item.bytes):>12}  {item.count} x {item.op} over {item.group} "

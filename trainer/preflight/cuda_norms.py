@@ -1,11 +1,11 @@
-"""Operations in the form that they have on a GPU, for a preflight, whose fake device is a CPU.
+"""Replaces ``rms_norm`` on the preflight's fake CPU by its form on a GPU.
 
-What an operation keeps for its backward pass depends on the device. Compared by torch 2.13's ``derivatives.yaml`` and
-``native_functions.yaml``, operation by operation of a training step:
+The tensors that an operation saves for its backward pass depend on the device. By torch 2.13's ``derivatives.yaml`` and
+``native_functions.yaml``, for each operation of a training step:
 
-- ``rms_norm``: on a CPU made of parts that keep two float32 tensors of its input's size; on CUDA one kernel that keeps
-  its input and a float32 number a row. Replaced here.
-- attention in bf16 and fp16: both keep q, k, v, their result and its log-sum-exp; CUDA adds two numbers.
+- ``rms_norm``: on a CPU several operations that save two float32 tensors of the input's size; on CUDA one kernel that
+  saves its input and one float32 number for each row. Replaced here.
+- attention in bf16 and fp16: both save q, k, v, the result and its log-sum-exp; CUDA adds two numbers.
 - matrix products, silu, products, sums, embedding, softmax, nll_loss, the fused AdamW: the same.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def norms_as_on_cuda() -> contextlib.AbstractContextManager[None]:
-    """Within, CPU tensors (fake ones, whose values do not matter) take CUDA's way through ``rms_norm``."""
+    """Within, ``rms_norm`` on CPU tensors saves the tensors that it saves on CUDA."""
     return fused_rms_norm_on_cpu(_fused)
 
 
@@ -34,7 +34,7 @@ def _fused(
 
 
 class _FusedRMSNorm(torch.autograd.Function):
-    """As FusedRmsNormBackward0, which torch's autograd makes on CUDA alone."""
+    """The same as FusedRmsNormBackward0, which torch's autograd has on CUDA only."""
 
     @staticmethod
     def forward(

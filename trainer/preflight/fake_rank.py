@@ -1,8 +1,8 @@
-"""One rank of a cell on a fake process group and fake tensors: what would go wrong, its memory, what it communicates.
+"""Runs one rank of a cell on a fake process group and fake tensors: finds errors, memory and communication.
 
-Nothing is computed and no memory is held, so that any rank of thousands runs on a laptop. The fake device is a CPU,
-since FSDP asks CUDA for streams; where the cell's device is a GPU, operations keep what they keep there
-(:mod:`trainer.preflight.cuda_norms`) and sizes are rounded as CUDA's allocator rounds them.
+It computes nothing and holds no memory, so any rank of thousands runs on a laptop. The fake device is a CPU, since FSDP
+asks CUDA for streams. For a GPU, operations save the tensors that they save on CUDA
+(:mod:`trainer.preflight.cuda_norms`), and sizes are rounded as by CUDA's allocator.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _CPU = torch.device("cpu")
 
 
 def examine(cell: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
-    """Build and step one rank of the cell.
+    """Build one rank of the cell and run its steps.
 
     Args:
-        cell: What to run; the rule book has let it through.
-        rank: Which rank.
-        is_cuda: Whether its device is a GPU.
+        cell: A cell that breaks no rule.
+        rank: The rank.
+        is_cuda: True if its device is a GPU.
 
     Returns:
-        What was found; whatever torch raises on the way is its ``problem``.
+        The findings; an exception of torch is their ``problem``.
     """
     began = time.perf_counter()
     world_size = cell.parallelism.world_size
@@ -69,7 +69,7 @@ def examine(cell: Cell, *, rank: int = 0, is_cuda: bool = False) -> Preflight:
 
 
 def _without_compile(cell: Cell) -> tuple[Cell, tuple[str, ...]]:
-    """Blocks run as they are written, where the compiler would fuse."""
+    """Switch the compiler off, and note it: uncompiled blocks keep more."""
     if not cell.compile:
         return cell, ()
     layout = dataclasses.replace(cell.parallelism, async_tp=False)
@@ -77,7 +77,7 @@ def _without_compile(cell: Cell) -> tuple[Cell, tuple[str, ...]]:
 
 
 def _is_overstated(cell: Cell, *, is_cuda: bool) -> bool:
-    """Whether what stands in for compiled blocks, narrow products or the ring holds more than they do."""
+    """True if a stand-in (for compiled blocks, narrow products or the ring) holds more than the real thing."""
     is_ring = is_cuda and cell.parallelism.cp > 1 and cell.precision is not Precision.FP32
     return cell.compile or cell.precision in (Precision.FLOAT8, Precision.MXFP8) or is_ring
 
@@ -85,15 +85,15 @@ def _is_overstated(cell: Cell, *, is_cuda: bool) -> bool:
 def _stand_ins(cell: Cell, *, is_cuda: bool) -> Iterator[str]:
     layout = cell.parallelism
     if is_cuda:
-        yield from _of_attention(cell)
+        yield from _attention_stand_ins(cell)
     if cell.precision in (Precision.FLOAT8, Precision.MXFP8):
         yield f"{cell.precision}: products are emulated, which takes more for a moment"
     if layout.dp_replicate > 1 and layout.dp_replicate == layout.world_size:
         yield "ddp: one collective stands for its buckets"
 
 
-def _of_attention(cell: Cell) -> Iterator[str]:
-    """What is other on a GPU (trainer/context.py)."""
+def _attention_stand_ins(cell: Cell) -> Iterator[str]:
+    """Differences of attention on a GPU (:mod:`trainer.parallel.context_parallel`)."""
     yield "attention: what CUDA's kernels take for a moment in the backward pass is not counted"
     if cell.precision is not Precision.FP32 and cell.parallelism.cp > 1:
         yield (
@@ -109,11 +109,11 @@ def _of_attention(cell: Cell) -> Iterator[str]:
         )
 
 
-class _WithoutMemory:
-    """Gives stages fake memory; from the last of them on, everything is fake.
+class _FakeMemory:
+    """Gives pipeline stages fake memory; after the last stage, all tensors are fake.
 
-    FSDP cuts each parameter into a piece a rank: done on fake tensors, thousands of pieces take minutes. So models are
-    laid out before, on the meta device.
+    FSDP chunks each parameter into a shard for each rank; on fake tensors, thousands of shards take minutes. So the
+    model is parallelised before, on the meta device.
     """
 
     def __init__(self, mode: Scope, stack: contextlib.ExitStack, n_stages: int) -> None:
@@ -122,7 +122,7 @@ class _WithoutMemory:
         self._n_left = n_stages
 
     def __call__(self, model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
-        """Values do not matter."""
+        """Allocate fake memory, without values."""
         with self._mode:
             model.to_empty(device=device)
             model.rebuild_buffers(device, positions)
@@ -139,7 +139,7 @@ def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
     counter = TrafficCounter(lambda buffers: tracker.mark(buffers, "communication", only=("activations", "temporary")))
     with contextlib.ExitStack() as stack:
         mode = private.fake_tensors()
-        memory = _WithoutMemory(mode, stack, layout.virtual_stages if layout.pp > 1 else 1)
+        memory = _FakeMemory(mode, stack, layout.virtual_stages if layout.pp > 1 else 1)
         model = parallelize(cell, mesh, _CPU, materialize=memory)
         for stage in model.stages:
             if isinstance(stage, DistributedDataParallel):
@@ -169,10 +169,10 @@ def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
 def run_steps(
     cell: Cell, model: Parallelized, tracker: MemoryTracker, counter: TrafficCounter | None = None
 ) -> dict[str, int]:
-    """Run one whole step under a tracker, as all steps but the first are: the optimiser has its state.
+    """Run a short first step, then a whole step under the trackers, when the optimiser has its state.
 
     Returns:
-        Bytes of all parameters, gradients and optimiser state of this rank.
+        Bytes of this rank's parameters, gradients and optimiser state.
     """
     parameters = list(model.parameters())
     tracker.mark(parameters, "parameters")
@@ -180,7 +180,7 @@ def run_steps(
     optimizer = ShardedAdamW(parameters, cell.trainer, model.model_group, model.tp, model.loss_scale)
     with tracker.making("buffers"):
         tokens = torch.zeros(cell.global_batch // cell.parallelism.data_ranks, cell.seq_len + 1, dtype=torch.long)
-    _begin(cell, model, tokens, tracker)
+    _first_backward(cell, model, tokens, tracker)
     _update(optimizer, tracker)
     if counter is not None:
         counter.clear()
@@ -204,10 +204,10 @@ def _update(optimizer: ShardedAdamW, tracker: MemoryTracker) -> None:
     tracker.mark_living("by the optimizer", "optimizer")
 
 
-def _begin(cell: Cell, model: Parallelized, tokens: torch.Tensor, tracker: MemoryTracker) -> None:
-    """What of a first step the others find: gradients to make the optimiser's state from, and all that is made once.
+def _first_backward(cell: Cell, model: Parallelized, tokens: torch.Tensor, tracker: MemoryTracker) -> None:
+    """Make the gradients of the first step, from which the optimiser makes its state.
 
-    One micro-batch is enough for that. A schedule of a pipeline knows no fewer than all, and leaves nothing behind.
+    One micro-batch is enough. A pipeline's schedule runs all or none, so there the gradients are zeros.
     """
     if cell.parallelism.pp == 1:
         model.run(tokens[: cell.micro_batch])

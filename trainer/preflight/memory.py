@@ -1,6 +1,6 @@
-"""Where a step's memory goes: every storage that is made, by kind, and what is alive when most of it is.
+"""Tracks the memory of a step: every storage by kind, and the storages alive at the peak.
 
-Works on fake tensors, which have sizes and no memory, as well as on real ones.
+It works on fake tensors, which have sizes and no memory, and on real ones.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-# The kind of what is made while no kind is named: it depends on whether autograd is going backwards.
+# Kind of a storage that is allocated without a named kind, in the forward and in the backward pass.
 _FORWARD, _BACKWARD = "activations", "temporary"
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
-    """Follows storages from their making to their end, from entering to leaving the context.
+    """Tracks storages from allocation to release while the context is entered.
 
-    Only the events are noted as they happen. What a storage was for often shows later (a reduced buffer becomes a
-    gradient), so kinds are looked up at the end.
+    Only sizes are noted at once. The kind of a storage is often known later (a reduced buffer becomes a gradient), so
+    kinds are looked up at the end.
 
     Args:
-        granularity: Bytes to whose multiples the device's allocator rounds (512 for CUDA's).
+        granularity: The device's allocator rounds to multiples of so many bytes (512 for CUDA's).
     """
 
     def __init__(self, *, granularity: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self._granularity = granularity
-        # Storages by the address of torch's own object, which lives as long as the storage does.
+        # Numbers of storages by the address of torch's own object, which lives as long as the storage does.
         self._numbers: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
         self._kinds: dict[int, str] = {}
@@ -65,7 +65,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Note what an operation returns; what a DTensor does with its local tensor comes by again."""
+        """Note an operation's results; an operation of a DTensor comes again with its local tensors."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
@@ -79,7 +79,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     @contextlib.contextmanager
     def making(self, kind: str) -> Iterator[None]:
-        """What is made within is of that kind."""
+        """Give storages that are allocated within this kind."""
         before, self._kind = self._kind, kind
         try:
             yield
@@ -87,7 +87,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             self._kind = before
 
     def mark(self, tensors: Iterable[torch.Tensor | None], kind: str, *, only: Sequence[str] = ()) -> None:
-        """Say what these are for; ``only`` names the kinds that give way (none named: all)."""
+        """Set the kind of these tensors' storages, if their present kind is in ``only`` (empty: any kind)."""
         for tensor in tensors:
             if tensor is not None:
                 number = self._note(tensor)
@@ -95,23 +95,23 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
                     self._kinds[number] = kind
 
     def mark_living(self, before: str, kind: str) -> None:
-        """Whatever is still alive of one kind is of another."""
+        """Change the kind of all living storages of one kind."""
         for number in self._numbers.values():
             if self._kinds[number] == before:
                 self._kinds[number] = kind
 
     def rename(self, before: str, kind: str) -> None:
-        """Whatever was of one kind, alive or not, is of another."""
+        """Change the kind of all storages of one kind, alive or not."""
         for number, found in self._kinds.items():
             if found == before:
                 self._kinds[number] = kind
 
     def living(self) -> dict[str, int]:
-        """Bytes that are alive now, by kind."""
+        """Bytes alive now, by kind."""
         return self._by_kind({number: self._sizes[number] for number in self._numbers.values()})
 
     def peak(self) -> dict[str, int]:
-        """Bytes that were alive when most were, by kind."""
+        """Bytes alive at the peak, by kind."""
         total = most = most_at = 0
         for index, (_, change) in enumerate(self._events):
             total += change

@@ -1,4 +1,4 @@
-"""What a step communicates: every collective, its group and its bytes, as torch dispatches them."""
+"""Counts the communication of a step: every collective that torch dispatches, its group and its bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trainer.parallel.mesh import Mesh
 
-# Names that torch's operations begin with, and what they are called here; what is in none of them is no traffic.
+# Prefixes of torch's operations, and their names in the record; other operations are no traffic.
 _OPS = (
     ("allgather", "all_gather"),
     ("all_gather", "all_gather"),
@@ -44,14 +44,14 @@ _OPS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupNames:
-    """What groups of ranks are called: by the mesh dimensions that they span."""
+    """Names of groups of ranks, by the mesh dimensions that they span."""
 
     by_ranks: Mapping[tuple[int, ...], str]
     gpus_per_node: int
 
     @classmethod
     def of(cls, mesh: Mesh, *, dp_shard: int, cp: int, gpus_per_node: int) -> GroupNames:
-        """The names of a mesh's groups; of two alike the narrower name counts."""
+        """Name the groups of a mesh; of two groups with the same ranks the narrower name counts."""
         shard = "cp" if dp_shard == 1 else "dp_shard" if cp == 1 else "dp_shard x cp"
         parts = [
             ("pp", mesh.pp),
@@ -69,7 +69,7 @@ class GroupNames:
         return cls(by_ranks=found, gpus_per_node=gpus_per_node)
 
     def traffic(self, op: str, ranks: tuple[int, ...], count: int, n_bytes: int) -> Traffic:
-        """The record of collectives alike."""
+        """Record of equal collectives."""
         return Traffic(
             op=op,
             group=self.by_ranks.get(ranks, "other"),
@@ -81,10 +81,10 @@ class GroupNames:
 
 
 class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
-    """Counts collectives from entering to leaving the context.
+    """Counts collectives while the context is entered.
 
     Args:
-        on_buffers: Told of the tensors that collectives read and write in place (FSDP's, DDP's, the optimiser's).
+        on_buffers: Called with the tensors that collectives read and write in place (FSDP's, DDP's, the optimiser's).
     """
 
     def __init__(self, on_buffers: Callable[[Iterable[torch.Tensor]], None]) -> None:
@@ -95,7 +95,7 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Note a collective; what a DTensor does with its local tensor comes by again."""
+        """Note a collective; an operation of a DTensor comes again with its local tensors."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
@@ -104,11 +104,11 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         return result
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all that was counted."""
         self._found.clear()
 
     def traffic(self, names: GroupNames) -> tuple[Traffic, ...]:
-        """All that was counted, the largest first."""
+        """All counted collectives, the largest first."""
         made = [names.traffic(op, ranks, *sums) for (op, ranks), sums in self._found.items()]
         return tuple(sorted(made, key=lambda item: (-item.bytes, item.op, item.group)))
 

@@ -1,4 +1,4 @@
-"""Which process this is among all: the rank variables that torchrun sets, or one process by itself."""
+"""This process's place among all ranks, from the variables that torchrun sets; without torchrun it is alone."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _OPTIONAL = (_NODE, _RESTARTS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks:
-    """This process's place among all.
+    """This process's place among all ranks.
 
     Attributes:
         rank: Global rank.
-        world_size: Processes in all.
+        world_size: Number of processes.
         local_rank: Rank on this node: the index of its device.
         local_world_size: Processes that this node's torchrun agent started.
-        node_rank: Rank of that agent.
-        restart: How often this job id had run before (Slurm's own count).
-        has_agent: Whether a torchrun agent started this process.
+        node_rank: Rank of this node.
+        restart: Number of earlier runs of this job id (Slurm's count).
+        has_agent: True if a torchrun agent started this process.
     """
 
     rank: int = 0
@@ -40,12 +40,12 @@ class Ranks:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Ranks:
-        """Read torchrun's variables; without an agent this is the only process.
+        """Read torchrun's variables.
 
-        Without an agent RANK and WORLD_SIZE are not believed: an enclosing job may have left them behind.
+        Without an agent RANK and WORLD_SIZE are ignored, since an enclosing job may have left them behind.
 
         Raises:
-            Refusal: If a variable is missing or no number.
+            Refusal: If a variable is missing or is not a number.
         """
 
         def number(*names: str) -> int:
@@ -69,7 +69,7 @@ class Ranks:
             world_size=number("WORLD_SIZE"),
             local_rank=number("LOCAL_RANK"),
             local_world_size=number("LOCAL_WORLD_SIZE"),
-            # torchrun's GROUP_RANK sorts agents by address; the launcher says which node of the job this is.
+            # torchrun's GROUP_RANK sorts agents by address; the launcher's variable has the node's place in the job.
             node_rank=number(_NODE, "GROUP_RANK"),
             restart=restart,
             has_agent=True,
@@ -77,7 +77,7 @@ class Ranks:
 
     @property
     def first_rank_of_node(self) -> int:
-        """The rank that reports what all ranks of this node find alike."""
+        """Rank that reports an error which all ranks of this node find."""
         return self.rank - self.local_rank
 
     @property
@@ -88,11 +88,11 @@ class Ranks:
 
 
 def has_agent(environ: Mapping[str, str]) -> bool:
-    """Whether a torchrun agent started this process."""
+    """True if a torchrun agent started this process."""
     return _AGENTS_MARK in environ
 
 
 def reports_at_once(environ: Mapping[str, str]) -> bool:
-    """Whether this process says at once what is wrong before its place is known; so does one that has no place."""
+    """True for rank 0, and for a process without a valid rank: it reports bad arguments without waiting."""
     rank = environ.get("RANK", "")
     return not has_agent(environ) or not rank.isdecimal() or int(rank) == 0

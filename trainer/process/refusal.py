@@ -1,4 +1,4 @@
-"""What is checked before any process group is formed; the standard library and the rule book suffice for it."""
+"""Checks of a cell before any process group is formed; they need the standard library and ``sweep.core`` only."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Refusal(ValueError):
-    """The cell cannot be run here; its message is one line that says what to change."""
+    """The cell cannot run here; the message is one line that says what to change."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(" ".join(reason.split()))
 
 
 def read_cell(path: Path) -> CellFile:
-    """The cell's file.
+    """Read the cell's file.
 
     Raises:
         Refusal: If it cannot be read, is damaged, or its cell breaks a rule.
@@ -42,10 +42,10 @@ def read_cell(path: Path) -> CellFile:
 
 
 def check_ranks(cell: Cell, ranks: Ranks) -> None:
-    """Compare the cell with the processes that were started.
+    """Compare the cell with the number of processes.
 
     Raises:
-        Refusal: If there are more or fewer.
+        Refusal: If there are more or fewer processes than the cell needs.
     """
     if ranks.world_size != cell.gpus:
         raise Refusal(
@@ -60,15 +60,15 @@ def check_ranks(cell: Cell, ranks: Ranks) -> None:
 
 
 def check_devices(device: Device, names: tuple[str, ...], ranks: Ranks) -> None:
-    """Compare the cell's device profile with what this node has.
+    """Compare the cell's device profile with the devices of this node.
 
     Args:
         device: The profile.
-        names: Names of the node's devices of that type, as the driver reports them.
-        ranks: This rank's place; on a GPU each rank of the node needs its own.
+        names: Names of the node's devices of that type, from the driver.
+        ranks: This rank's place; each rank of the node needs a GPU of its own.
 
     Raises:
-        Refusal: If there is none, too few, or another kind: a figure from another device is worse than none.
+        Refusal: If there is no device, too few, or another kind: a number from another device would be wrong.
     """
     if not names:
         raise Refusal(

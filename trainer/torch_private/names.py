@@ -57,83 +57,81 @@ def _exists(name: str) -> bool:
     return any(hasattr(owner, alternative) for alternative in alternatives.split("|"))
 
 
-_CHECKPOINT = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+def _in(module: str, attributes: str) -> tuple[str, ...]:
+    return tuple(f"{module}:{attribute}" for attribute in attributes.split())
+
+
 _RING = "torch.distributed.tensor.experimental._context_parallel"
+_SDPA = "ops.aten._scaled_dot_product"
 EVERY_RUN = Use(
     purpose="every run",
     names=(
-        "torch:_amp_update_scale_",
-        "torch:_foreach_mul_",
-        "torch:ops.aten._scaled_dot_product_cudnn_attention",
-        "torch:ops.aten._scaled_dot_product_efficient_attention",
-        "torch:ops.aten._scaled_dot_product_flash_attention",
-        "torch:ops.aten._scaled_dot_product_flash_attention_for_cpu",
-        "torch:ops._c10d_functional.all_reduce",
-        "torch:ops._c10d_functional.reduce_scatter_tensor",
-        "torch._inductor.config:emulate_precision_casts",
-        "torch.distributed:ProcessGroup._get_backend",
-        "torch.distributed._composable.replicate_with_fsdp:replicate",
-        "torch.distributed._functional_collectives:all_gather_single_autograd|all_gather_tensor_autograd",
-        f"{_CHECKPOINT}:CheckpointImpl.NO_REENTRANT",
-        f"{_CHECKPOINT}:checkpoint_wrapper",
-        "torch.distributed.device_mesh:DeviceMesh._flatten",
-        "torch.distributed.distributed_c10d:_world",
-        "torch.distributed.tensor.placement_types:_StridedShard",
+        *_in("torch", "_amp_update_scale_ _foreach_mul_"),
+        *_in("torch", f"{_SDPA}_cudnn_attention {_SDPA}_efficient_attention"),
+        *_in("torch", f"{_SDPA}_flash_attention {_SDPA}_flash_attention_for_cpu"),
+        *_in("torch", "ops._c10d_functional.all_reduce ops._c10d_functional.reduce_scatter_tensor"),
+        *_in("torch._inductor.config", "emulate_precision_casts"),
+        *_in("torch.distributed", "ProcessGroup._get_backend"),
+        *_in("torch.distributed._composable.replicate_with_fsdp", "replicate"),
+        *_in("torch.distributed._functional_collectives", "all_gather_single_autograd|all_gather_tensor_autograd"),
+        *_in(
+            "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+            "CheckpointImpl.NO_REENTRANT checkpoint_wrapper",
+        ),
+        *_in("torch.distributed.device_mesh", "DeviceMesh._flatten"),
+        *_in("torch.distributed.distributed_c10d", "_world"),
+        *_in("torch.distributed.tensor.placement_types", "_StridedShard"),
     ),
 )
 CP_BESIDE_DP_SHARD = Use(
     purpose="cp beside dp_shard",
-    names=("torch.distributed.device_mesh:DeviceMesh._unflatten",),
+    names=_in("torch.distributed.device_mesh", "DeviceMesh._unflatten"),
     versions="2.10 to 2.14",
 )
 RING_ATTENTION = Use(
     purpose="ring attention",
     names=(
-        f"{_RING}._attention:_ContextParallel.AttentionType.SDPA",
-        f"{_RING}._attention:_context_parallel_shard",
-        f"{_RING}._attention:_enable_context_parallel_dispatcher",
-        f"{_RING}._attention:set_rotate_method",
-        f"{_RING}._load_balancer:_HeadTailLoadBalancer",
+        *_in(f"{_RING}._attention", "_ContextParallel.AttentionType.SDPA _context_parallel_shard"),
+        *_in(f"{_RING}._attention", "_enable_context_parallel_dispatcher set_rotate_method"),
+        *_in(f"{_RING}._load_balancer", "_HeadTailLoadBalancer"),
     ),
     versions="2.10 to 2.14",
 )
 ASYNC_TP = Use(
     purpose="async_tp",
     names=(
-        "torch._inductor.config:_micro_pipeline_tp",
-        "torch.distributed._symmetric_memory:enable_symm_mem_for_group",
+        *_in("torch._inductor.config", "_micro_pipeline_tp"),
+        *_in("torch.distributed._symmetric_memory", "enable_symm_mem_for_group"),
     ),
 )
 PREFLIGHT = Use(
     purpose="a preflight",
     names=(
-        "torch:ScriptObject._type",
-        "torch:UntypedStorage._cdata",
-        "torch._C:_AutoDispatchBelowAutograd",
-        "torch._C:_current_graph_task_id",
-        "torch._subclasses.fake_tensor:FakeTensorMode",
-        "torch.distributed.distributed_c10d:_resolve_process_group",
-        "torch.distributed.tensor:DTensor._local_tensor",
-        "torch.distributed.tensor._sharding_prop:ShardingPropagator._propagate_tensor_meta_non_cached",
-        "torch.library:Library._destroy",
-        "torch.testing._internal.distributed.fake_pg:FakeStore",
-        "torch.utils._python_dispatch:TorchDispatchMode",
-        "torch.utils._python_dispatch:_disable_current_modes",
-        "torch.utils._pytree:tree_leaves",
+        *_in("torch", "ScriptObject._type UntypedStorage._cdata"),
+        *_in("torch._C", "_AutoDispatchBelowAutograd _current_graph_task_id"),
+        *_in("torch._subclasses.fake_tensor", "FakeTensorMode"),
+        *_in("torch.distributed.distributed_c10d", "_resolve_process_group"),
+        *_in("torch.distributed.tensor", "DTensor._local_tensor"),
+        *_in("torch.distributed.tensor._sharding_prop", "ShardingPropagator._propagate_tensor_meta_non_cached"),
+        *_in("torch.library", "Library._destroy"),
+        *_in("torch.testing._internal.distributed.fake_pg", "FakeStore"),
+        *_in("torch.utils._python_dispatch", "TorchDispatchMode _disable_current_modes"),
+        *_in("torch.utils._pytree", "tree_leaves"),
     ),
 )
 PIPELINE_PREFLIGHT = Use(
     purpose="a preflight of a pipeline",
     names=(
-        "torch.distributed.pipelining:PipelineStage._warmup_backward_result",
-        "torch.distributed.pipelining:PipelineStage._warmup_forward_vote",
-        "torch.distributed.pipelining._utils:InferenceMode.needs_dynamic",
+        *_in(
+            "torch.distributed.pipelining", "PipelineStage._warmup_backward_result PipelineStage._warmup_forward_vote"
+        ),
+        *_in("torch.distributed.pipelining._utils", "InferenceMode.needs_dynamic"),
     ),
     versions="2.12 to 2.14",
 )
 MXFP8 = Use(
     purpose="precision=mxfp8",
-    names=("torchao.prototype.moe_training.mxfp8_linear:_to_mxfp8_then_scaled_mm",),
+    names=_in("torchao.prototype.moe_training.mxfp8_linear", "_to_mxfp8_then_scaled_mm"),
     versions="0.18",
     tested="0.18",
 )

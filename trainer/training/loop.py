@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,31 +15,8 @@ if TYPE_CHECKING:
     from sweep.core.cells.cell import Cell
     from trainer.device.clock import StepClock
     from trainer.parallel.parallelize import Parallelized
+    from trainer.training.monitor import DeviceMonitor
     from trainer.training.optimizer import ShardedAdamW
-
-
-class LoopMonitor(Protocol):
-    """Hooks that the loop calls at each step and at the edges of the measured window."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished all queued work."""
-        ...
-
-    def window_opens(self) -> None:
-        """The measured window begins; the device is idle."""
-        ...
-
-    def window_closes(self) -> None:
-        """The last step is queued; the device still works on it."""
-        ...
-
-    def window_closed(self, window_time_s: float) -> None:
-        """The window has ended after ``window_time_s`` seconds; the device is idle again."""
-        ...
-
-    def step_begins(self, step: int) -> None:
-        """A step begins. This hook must not wait."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +51,7 @@ class Trainee:
 
 
 def train(
-    cell: Cell, trainee: Trainee, batches: Iterator[torch.Tensor], clock: StepClock, monitor: LoopMonitor
+    cell: Cell, trainee: Trainee, batches: Iterator[torch.Tensor], clock: StepClock, monitor: DeviceMonitor
 ) -> Measurements:
     """Run all steps of the cell; the measured window begins after its warm-up steps."""
     losses: list[torch.Tensor] = []
@@ -106,7 +83,7 @@ def train(
     )
 
 
-def _open_window(monitor: LoopMonitor) -> float:
+def _open_window(monitor: DeviceMonitor) -> float:
     # Collect garbage now and not within the window: a full collection takes as long as a short step.
     gc.collect()
     gc.disable()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class DeviceMonitor:
-    """Implements :class:`trainer.training.loop.LoopMonitor` for one device."""
+    """Hooks that the training loop calls at each step and at the edges of the measured window."""
 
     def __init__(self, compute: devices.Compute, progress: RankProgress) -> None:
         self._compute = compute
@@ -24,25 +24,25 @@ class DeviceMonitor:
             self._probe = open_probe(compute.uuid())
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Wait until the device has finished all queued work."""
         self._compute.synchronize()
 
     def step_begins(self, step: int) -> None:
-        """Note the step for an error file."""
+        """Note the step for an error file; does not wait."""
         self._progress.step = step
 
     def window_opens(self) -> None:
-        """Read the counters."""
+        """The window begins, and the device is idle: read the counters."""
         if self._probe is not None:
             self._probe.window_opens()
 
     def window_closes(self) -> None:
-        """Read the power and clock of the busy device."""
+        """The last step is queued, and the device is busy: read power and clock."""
         if self._probe is not None:
             self._probe.window_closes()
 
     def window_closed(self, window_time_s: float) -> None:
-        """Read the counters again."""
+        """The window has ended after so many seconds, and the device is idle: read the counters again."""
         if self._probe is not None:
             self.telemetry = self._probe.window_closed(window_time_s)
 

@@ -45,11 +45,6 @@ if TYPE_CHECKING:
     from trainer.process.ranks import Ranks
     from trainer.training.loop import Measurements
 
-names_on_node = devices.names_on_node
-uuids_on_node = devices.uuids_on_node
-check_precision = precision.check
-capabilities_on_node = devices.capabilities_on_node
-
 
 def run(file: CellFile, folder: Path, ranks: Ranks, reporter: ErrorReporter, *, started_at: float) -> None:
     """Train the cell and write its records.

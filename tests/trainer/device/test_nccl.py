@@ -1,4 +1,4 @@
-"""What NCCL's background thread has met, and who decides what it does then."""
+"""Errors that NCCL's watchdog has noted, and the settings for them."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class FakeBackend:
 
 def test_an_nccl_backend_says_what_kind_of_error_it_has_met() -> None:
     well = FakeBackend("SUCCESS")
-    assert nccl.error([]) == nccl.error([well, well]) == ""
-    assert "time-out" in nccl.error([well, FakeBackend("TIMEOUT")])
-    assert nccl.error([FakeBackend("NEW")]) == "NEW"
+    assert nccl.first_error([]) == nccl.first_error([well, well]) == ""
+    assert "time-out" in nccl.first_error([well, FakeBackend("TIMEOUT")])
+    assert nccl.first_error([FakeBackend("NEW")]) == "NEW"
     kinds: Any = torch._C._distributed_c10d.ErrorType  # type: ignore[attr-defined]  # not in torch's stubs
     for kind in kinds.__members__:
-        assert kind == "SUCCESS" or " " in nccl.error([FakeBackend(kind)])
+        assert kind == "SUCCESS" or " " in nccl.first_error([FakeBackend(kind)])
 
 
 def test_nccl_notes_errors_instead_of_aborting_unless_the_user_says_otherwise() -> None:
     environ: dict[str, str] = {}
-    nccl.prepare(environ)
+    nccl.set_error_handling(environ)
     assert environ == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
     for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
         said = {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
-        nccl.prepare(said)
+        nccl.set_error_handling(said)
         assert said == {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
     torn_down = {"TORCHELASTIC_RUN_ID": "x", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
-    nccl.prepare(torn_down)
+    nccl.set_error_handling(torn_down)
     assert torn_down["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
 
 
@@ -50,7 +50,7 @@ def test_what_torchrun_says_of_nccls_errors_by_itself_is_not_the_users_word(tmp_
     program = tmp_path / "rank.py"
     program.write_text(
         "import os\nfrom trainer.device import nccl\n"
-        f"before = os.environ[{name!r}]\nnccl.prepare(os.environ)\nprint(before, os.environ[{name!r}])\n"
+        f"before = os.environ[{name!r}]\nnccl.set_error_handling(os.environ)\nprint(before, os.environ[{name!r}])\n"
     )
     done = torchrun(1, str(program))
     assert done.stdout.split() == ["1", "2"], done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pynvml
 import pytest
 
 from tests.trainer.fake_nvml import UUID, FakeNvml
@@ -47,17 +46,3 @@ def test_what_nvml_does_not_know_is_no_reason_to_refuse() -> None:
     check_empty(nvml, ["MIG-1"])
     nvml.unsupported = {"nvmlDeviceGetMemoryInfo"}
     check_empty(nvml, [UUID])
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nvmlMemory_v2",
-        "nvmlDeviceGetMemoryInfo",
-        "nvmlDeviceGetComputeRunningProcesses",
-        "nvmlSystemGetProcessName",
-        "nvmlDeviceGetPciInfo",
-    ],
-)
-def test_the_real_module_has_what_is_used(name: str) -> None:
-    assert hasattr(pynvml, name)

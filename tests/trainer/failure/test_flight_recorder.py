@@ -14,7 +14,7 @@ from trainer.process.ranks import Ranks
 
 def test_dumps_land_in_the_attempts_folder(tmp_path: Path) -> None:
     environ: dict[str, str] = {}
-    flight.prepare(tmp_path, environ)
+    flight.enable(tmp_path, environ)
     assert environ == {
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
@@ -25,7 +25,7 @@ def test_dumps_land_in_the_attempts_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
 def test_what_the_user_set_stays(name: str, tmp_path: Path) -> None:
     environ = {name: "0", "TORCH_FR_DUMP_TEMP_FILE": "/elsewhere/"}
-    flight.prepare(tmp_path, environ)
+    flight.enable(tmp_path, environ)
     assert (environ[name], environ["TORCH_FR_DUMP_TEMP_FILE"]) == ("0", "/elsewhere/")
     assert {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & environ.keys() == {name}
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data.counter_rng import bits, key_of, normal, shift_right
+from trainer.data.counter_rng import key_of, normal, random_bits, shift_right
 from trainer.model.init import _fill, plain_name
 
 MASK = (1 << 64) - 1
@@ -23,7 +23,7 @@ def splitmix64(state: int) -> int:
 @given(key=st.integers(-(1 << 63), (1 << 63) - 1), index=st.integers(0, (1 << 40)))
 def test_bits_are_those_of_splitmix64_in_whole_numbers(key: int, index: int) -> None:
     expected = splitmix64(key + index * 0x9E3779B97F4A7C15)
-    assert int(bits(key, torch.tensor([index]))[0]) & MASK == expected
+    assert int(random_bits(key, torch.tensor([index]))[0]) & MASK == expected
 
 
 @given(word=st.integers(-(1 << 63), (1 << 63) - 1), by=st.integers(1, 63))

@@ -14,7 +14,7 @@ from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
 from tests.trainer.cells import UNEVEN
 from trainer.model.decoder import build_on_meta
-from trainer.parallel.pipeline import cut, split_layers, stages_of_rank
+from trainer.parallel.pipeline import keep_stage, split_layers, stages_of_rank
 
 # Embedding and head of 64 parameters each, layers of 4 * 16 + 3 * 4 * 16 + 8 = 264 (the head with its norm: 68).
 SMALL = ModelShape(name="small", n_layers=8, hidden=4, n_heads=2, n_kv_heads=2, ffn_hidden=16, vocab_size=16)
@@ -144,7 +144,7 @@ def test_stages_hold_every_parameter_once_under_its_own_name() -> None:
     names: list[str] = []
     for part in split_layers(UNEVEN, one_each(3)):
         stage = build_on_meta(UNEVEN, 8)
-        cut(stage, part)
+        keep_stage(stage, part)
         mine = [name for name, _ in stage.named_parameters()]
         assert sum(parameter.numel() for parameter in stage.parameters()) == part.n_params
         names += mine

@@ -283,7 +283,7 @@ def test_the_second_half_of_a_mesh_too() -> None:
 
 STATED_ORDER = (
     "convert",
-    "pipeline.cut",
+    "pipeline.keep_stage",
     "apply_tensor_parallel",
     "apply_context_parallel",
     "checkpoint_blocks",

@@ -30,7 +30,7 @@ PEAK_TOLERANCE = 0.01
 def _examine_after_a_whole_step(made: Cell, rank: int) -> Preflight:
     from trainer.preflight import fake_rank as preflight
 
-    preflight._begin = lambda cell, model, tokens, tracker: model.run(tokens)
+    preflight._first_backward = lambda cell, model, tokens, tracker: model.run(tokens)
     return preflight.examine(made, rank=rank, is_cuda=True)
 
 
