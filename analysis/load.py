@@ -69,7 +69,7 @@ class Measurement:
 
 @dataclass(kw_only=True, slots=True)
 class AttemptFiles:
-    """What the folder of one attempt holds, its restarts included.
+    """The records in one attempt's folder, its restarts included.
 
     Attributes:
         key: The attempt.
@@ -193,7 +193,7 @@ def _attempts(run_dir: Path, cell_id: str) -> Iterator[AttemptKey]:
 
 
 def _names(folder: Path) -> list[str]:
-    """What a folder holds, sorted; nothing where it is not there (or no longer: the sweep may be running)."""
+    """The names in a folder, sorted; none where it is not there (or no longer: the sweep may be running)."""
     try:
         return sorted(path.name for path in folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):

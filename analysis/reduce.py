@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sweep.core.cells.device import Device
 
 PROFILE_FIELDS = ("compute_s", "comm_s", "comm_merged_s", "exposed_comm_s", "idle_s", "profiled_step_time_s")
-"""What a row takes from ``Result.extra["profile"]``, under the same names, where a profile was made."""
+"""Columns that a row takes from ``Result.extra["profile"]``, under the same names, where a profile was made."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

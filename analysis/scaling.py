@@ -140,7 +140,7 @@ def _baseline(group: Sequence[Entry], spec: SeriesSpec) -> tuple[Entry | None, s
 
 
 def _merit(entry: Entry, kind: SeriesKind) -> float:
-    """What makes a layout better than another at the same number of GPUs."""
+    """The merit of a layout among others at the same number of GPUs: higher is better."""
     assert entry.reduced is not None, "only measured entries are compared"
     if kind is SeriesKind.STRONG:
         return -entry.reduced.step_time_s if entry.reduced.step_time_s else float("-inf")
@@ -206,7 +206,7 @@ def _other_work(kind: SeriesKind, reduced: Reduced, base: Reduced) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Measure:
-    """What a kind of series compares, its bootstrap draws, and how much better a value is than a reference."""
+    """The figure that a kind of series compares, its bootstrap draws, and the gain of a value over a reference."""
 
     value: Callable[[Reduced], float | None]
     draws: Callable[[Reduced, Draws], FloatArray]

@@ -71,7 +71,7 @@ def observe_run(history: History, content: SweepFile, run_dir: RunDir) -> Observ
 
 
 def observe_queue(history: History, content: SweepFile, run_dir: RunDir) -> Observation:
-    """What Slurm says of the jobs of a run that somebody else watches; nothing is concluded from it."""
+    """Slurm's reports on the jobs of a run that another process watches; nothing is concluded from them."""
     reports: Mapping[str, JobReport] = {}
     flying = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
     if flying and content.scheduler == SchedulerKind.SLURM:
@@ -82,7 +82,7 @@ def observe_queue(history: History, content: SweepFile, run_dir: RunDir) -> Obse
 
 
 def _view(content: SweepFile, run_dir: RunDir) -> ClusterView:
-    """What can be asked of a run's cluster."""
+    """The view of a run's cluster: it can be asked, and takes no orders."""
     if content.scheduler == SchedulerKind.SLURM:
         from sweep.adapters.slurm.scheduler import SlurmScheduler
 

@@ -1,4 +1,4 @@
-"""What a grid's file declares, read strictly, one scale chosen, and the command line's values put over it."""
+"""Reads a grid's file strictly, chooses one scale, and puts the command line's values over it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Declared:
         return tuple(dict.fromkeys(value for group in self.groups() for value in group.get(name, ())))
 
     def has_default(self, name: str) -> bool:
-        """Whether every combination has a value of this axis already, whatever an explicit cell says."""
+        """True if every combination has a value of this axis already, whatever an explicit cell says."""
         return name in self.axes or any(name in group for group in self.zips)
 
 

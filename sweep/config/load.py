@@ -38,7 +38,7 @@ def load(
     config_dir: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> SweepSpec:
-    """What the command line asks for.
+    """The requests of the command line.
 
     Args:
         overrides: Hydra overrides, ``+grid=NAME`` among them.
@@ -121,7 +121,7 @@ class _Request:
 
     @property
     def typed_series(self) -> Mapping[str, Any]:
-        """What the command line says of the series."""
+        """The series keys of the command line."""
         return self.root.get("series") or {}
 
 

@@ -1,1 +1,1 @@
-"""What runs on every node of a job: starts the ranks, passes signals on, leaves nothing behind."""
+"""Runs on every node of a job: starts the ranks, passes signals on, leaves nothing behind."""

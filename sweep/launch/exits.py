@@ -84,7 +84,7 @@ def render(exits: Iterable[RankExit]) -> str:
 
 
 def read(path: Path) -> list[RankExit]:
-    """What the agent left; nothing where it left nothing, or no rank failed."""
+    """The exits that the agent wrote; empty where it wrote none, or no rank failed."""
     with contextlib.suppress(OSError, RecordError):
         return list(RankExits.parse(read_text(path)).exits)
     return []
@@ -92,7 +92,7 @@ def read(path: Path) -> list[RankExit]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Witness:
-    """What can be known of ranks of GPUs that aborted, beside the signal.
+    """Evidence about GPU ranks that aborted, besides the signal.
 
     Attributes:
         last_words: The last lines of the aborted ranks' standard error, by rank.
@@ -123,7 +123,7 @@ def explain(
     counts_kills: bool,
     witness: Witness | None = None,
 ) -> Explanation | None:
-    """What to report of the ranks that a signal ended before they could report anything themselves.
+    """Reports on the ranks that a signal ended before they could report themselves.
 
     Args:
         exits: Ranks of the node that failed.
@@ -153,7 +153,7 @@ def explain(
 
 
 def explain_agent(exit_code: int, program: str, *, counts_kills: bool) -> Explanation | None:
-    """What to report where a signal ended what the launcher started, the ranks' agent or an entry without one."""
+    """Reports where a signal ended the process that the launcher started: the ranks' agent, or an entry without one."""
     if exit_code >= 0 or -exit_code not in {*_CRASHES, signal.SIGKILL}:
         return None
     number = signal.Signals(-exit_code)

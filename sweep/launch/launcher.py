@@ -220,7 +220,7 @@ def _stopped(by: signal.Signals) -> tuple[ErrorClass, str]:
 
 
 def _exit_code(code: int, stopped_by: signal.Signals | None) -> int:
-    """What a shell would say: 128 + signal for a command that was stopped or killed by one."""
+    """The exit code of a shell: 128 + signal for a command that a signal stopped or killed."""
     if code != 0 and stopped_by is not None:
         return 128 + stopped_by
     return 128 - code if code < 0 else code

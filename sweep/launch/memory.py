@@ -1,4 +1,4 @@
-"""What the kernel says of processes that it killed for want of memory."""
+"""Reads the kernel's count of processes that it killed for want of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compute node is like, for ``doctor``: ``python -m sweep.launch.probe --out DIR`` writes ``probe-<node>.json``.
+"""Describes a compute node to ``doctor``: ``python -m sweep.launch.probe --out DIR`` writes ``probe-<node>.json``.
 
 Started as the trainer would be, once on each node, through the launcher and its environment; standard library only.
 """
@@ -72,7 +72,7 @@ def examine(folder: Path, *, import_timeout_s: float = 100.0) -> dict[str, Any]:
 
 
 def file_system_problem(folder: Path) -> str:
-    """What a run directory needs and this one does not give; empty where all is well.
+    """The problem of a folder as a run directory; empty where there is none.
 
     Records are published by an atomic rename, and the lease of a run directory is a hard link that fails where there
     is one already.

@@ -1,1 +1,1 @@
-"""What the tool does, over the ports: open a run, submit, reconcile, watch, cancel, report."""
+"""The use cases, over the ports: open a run, submit, settle, watch, cancel, report."""

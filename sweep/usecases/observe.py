@@ -37,7 +37,7 @@ _AT_ONCE = SettlementPolicy(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What was seen of a run.
+    """An observation of a run.
 
     Attributes:
         reports: The scheduler's report on each job in flight; empty where it could not be asked.
@@ -75,7 +75,7 @@ def observe(history: History, *, records: RunRecords, view: ClusterView, now: fl
 
 
 def _pretend(effects: Iterable[Effect], facts: Facts) -> Facts:
-    """What the effects would make of the facts: events are in the history, and the claim is there, in memory only."""
+    """The facts as the effects would make them, in memory only: events in the history, claims taken."""
     answers: Answers = {}
     told = dict(facts.told)
     for effect in effects:

@@ -47,7 +47,7 @@ class Snapshot:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing runs and nothing is to be run."""
+        """True if nothing runs and nothing is to be run."""
         return not any(action.kind in UNDER_WAY for action in self.actions)
 
 

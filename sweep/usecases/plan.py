@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def sweep_file_of(spec: SweepSpec, expansion: Expansion, *, own_name: str | None = None) -> SweepFile:
-    """What ``sweep.json`` says of one command; ``own_name`` is what the cluster calls itself, where it was asked."""
+    """The content of ``sweep.json`` for one command; ``own_name`` is the cluster's own name, where it was asked."""
     used = {cell.device for cell in expansion.cells.values()}
     return SweepFile(
         grid=spec.grid.name,
@@ -57,7 +57,7 @@ def declare(run_dir: RunDirectory, content: SweepFile) -> SweepFile:
 def planned(
     spec: SweepSpec, cells: Mapping[str, Cell], known: Mapping[str, Cell], history: History, *, now: float
 ) -> list[Action]:
-    """What a run of this command would do first, as far as it can be said without asking the cluster.
+    """The first actions of a run of this command, as far as they follow without asking the cluster.
 
     Args:
         spec: What is asked for.

@@ -38,7 +38,7 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What a command asks of a run.
+    """A command's order: what it asks of a run.
 
     Attributes:
         cells: The cells of this command, by id, in grid order.
@@ -105,7 +105,7 @@ class RunPorts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Session:
-    """What a command asks of a run, where its submissions come from, and the run's ports."""
+    """A command's order, the origin of its submissions, and the run's ports."""
 
     order: Order
     origin: Origin

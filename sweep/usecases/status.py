@@ -1,4 +1,4 @@
-"""What is known of every cell of a run, for ``status`` and for people who watch; reads only."""
+"""Describes the state of every cell of a run, for ``status`` and for people who watch; reads only."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RepeatStatus:
 
 
 def as_left(action: Action, history: History) -> Action:
-    """What the last run said of a repeat that it did not try, where it said why."""
+    """The last run's reason for not trying a repeat, where it gave one."""
     skipped = history.of(action.cell_id, action.repeat).skipped
     if action.kind not in TO_SUBMIT or skipped is None or skipped[0] not in HOLES:
         return action

@@ -30,7 +30,7 @@ _FIRST_DELAY_S, _LONGEST_DELAY_S = 5.0, 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shape:
-    """What a submission asks of the cluster: attempts of one shape go out together."""
+    """The resources that a submission asks for; attempts of one shape are submitted together."""
 
     nodes: int
     gpus_per_node: int
@@ -193,7 +193,7 @@ class Submitter:
         return self._back_off(f"the scheduler takes no more jobs for now: {error}")
 
     def _exclude_nothing(self, submission: Submission, error: SubmissionRejectedError) -> None:
-        """What few nodes have (a constraint, so many GPUs) may be just on those that are kept away from."""
+        """Submit again without exclusions: the few nodes that meet a constraint may be just the excluded ones."""
         self._needs_every_node.add((submission.nodes, submission.gpus_per_node))
         self._executor.release(submission.name, str(error))
         avoided = ", ".join(submission.exclude)

@@ -183,7 +183,7 @@ class RunDir(RunReader):
         (self._path / REQUESTS_DIR / name).unlink(missing_ok=True)
 
     def is_request_pending(self, name: str) -> bool:
-        """Whether nobody has acted on a request yet."""
+        """True if no process has acted on a request yet."""
         return (self._path / REQUESTS_DIR / name).exists()
 
 

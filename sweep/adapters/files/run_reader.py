@@ -71,7 +71,7 @@ class RunReader:
         ]
 
     def exists(self) -> bool:
-        """Whether there is a ``sweep.json``."""
+        """True if there is a ``sweep.json``."""
         return (self._path / SWEEP_FILE).exists()
 
     def sweep_file(self) -> SweepFile | None:
@@ -94,11 +94,11 @@ class RunReader:
             ) from error
 
     def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
-        """What the launcher wrote; None where it has not, or not readably."""
+        """The launcher's record; None where there is none that can be read."""
         return read_record(self._restarts(key)[0] / ATTEMPT_FILE, AttemptFile.parse)
 
     def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
-        """What the launchers of an attempt's earlier runs under the same job id wrote, the first first."""
+        """The launchers' records of an attempt's earlier runs under the same job id, oldest first."""
         read = (read_record(folder / ATTEMPT_FILE, AttemptFile.parse) for folder in self._restarts(key)[1:])
         return sorted((run for run in read if run is not None), key=lambda run: run.restart)
 

@@ -1,4 +1,4 @@
-"""What ``status CELL`` and ``status --nodes`` show: every attempt and why it ended so; nodes and who blames them."""
+"""Shows the evidence for ``status CELL`` and ``status --nodes``: attempts and why they ended; blamed nodes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _as_data(attempt: AttemptState, seen: Observation) -> dict[str, object]:
 
 
 def _running(attempt: AttemptState, run_dir: RunRecords) -> dict[str, object] | None:
-    """What the launcher and the trainer of an attempt in flight have said; None before its launcher began."""
+    """The latest news from launcher and trainer of an attempt in flight; None before its launcher began."""
     launched = run_dir.attempt_file(attempt.key) if attempt.in_flight else None
     if launched is None:
         return None

@@ -1,4 +1,4 @@
-"""What a person who watches a run sees: lines as things happen, and on a terminal a live summary below them."""
+"""Shows a run to a person who watches: a line for each event, and on a terminal a live summary below them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Watching:
 
 
 def _later_lines(snapshot: Snapshot, *, most: int) -> list[str]:
-    """What waits and for what; the next retries first."""
+    """The waiting repeats with their reasons; the next retries first."""
     later = [action for action in snapshot.actions if action.kind is ActionKind.LATER]
     later.sort(key=lambda action: action.outcome is None)
     return [f"  {action.cell_id} later: {action.reason}" for action in later[:most]]

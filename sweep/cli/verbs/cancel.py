@@ -71,7 +71,7 @@ def _cancels(run_dir: RunDir) -> list[CancelRequested]:
 
 
 def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], nothing: str, err: Console) -> None:
-    """What became of the request: attempts that are ended, and repeats that are not submitted (again)."""
+    """The result of a request: attempts that are ended, and repeats that are not submitted (again)."""
     keys = list(dict.fromkeys(key for event in cancels for key in event.keys))
     history, _ = read_history(run_dir)
     held = held_back(cancels, history, sweep_file_of(run_dir).policy.outcomes)
@@ -113,7 +113,7 @@ def _meeting(text: str, content: SweepFile) -> list[str]:
 
 
 def _values(point: Point, content: SweepFile) -> dict[str, object]:
-    """What a condition may ask of a point: its axes, degrees that were ``auto`` as they came out, and derived sizes."""
+    """The names that a condition may use of a point: its axes, ``auto`` degrees as they came out, and derived sizes."""
     cell = content.cells[point.cell_id]
     degrees = {name: getattr(cell.parallelism, name) for name in DEGREES}
     derived = {"gpus": cell.gpus, "n_params": cell.model.n_params, "global_batch": cell.global_batch}
@@ -169,7 +169,7 @@ def _cancel_here(
 
 
 def _cluster(content: SweepFile) -> ClusterSpec:
-    """What is needed of the cluster to end jobs on it, from the run directory alone: its file may lie anywhere.
+    """The part of the cluster that ends jobs, from the run directory alone: the cluster's file may lie anywhere.
 
     How long jobs may be missing is not known here: a job is given up by the sweep's own command.
     """

@@ -231,7 +231,7 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, 
 
 
 def hole_lines(actions: Sequence[Action]) -> list[str]:
-    """What has no measurement in the end, and why: one line for all cells with one reason."""
+    """Lines about the cells without a measurement: one for all cells with the same reason."""
     cells: dict[tuple[ActionKind, str], list[str]] = {}
     for action in actions:
         if action.kind in _HOLES:
@@ -247,7 +247,7 @@ def hole_lines(actions: Sequence[Action]) -> list[str]:
 
 
 def _what_follows(snapshot: Snapshot) -> str:
-    """What was not submitted yet and why, where nobody stays to do it."""
+    """A line about the cells that were not submitted yet, with the reason, where no process stays to submit them."""
     rest = [action for action in snapshot.actions if action.kind in (*TO_SUBMIT, ActionKind.LATER)]
     if not rest:
         return ""

@@ -83,7 +83,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
 
 
 def _observe(history: History, content: SweepFile, run_dir: RunDir) -> Observation:
-    """What the scheduler says; who watches writes down what ends, else it is judged here."""
+    """Observe the scheduler's reports; where no process watches the run, ends are judged here."""
     is_watched = current_holder(Path(run_dir.path)) is not None
     return (observe_queue if is_watched else observe_run)(history, content, run_dir)
 

@@ -62,7 +62,7 @@ class Stop:
 
 
 class ErrorClass(StrEnum):
-    """What kind of error one rank, or one node's launcher, reports."""
+    """The kind of error that a rank, or a node's launcher, reports."""
 
     OOM_DEVICE = "oom_device"
     OOM_HOST = "oom_host"
@@ -97,7 +97,7 @@ class AttemptKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobReport:
-    """What the scheduler says of one job at one moment.
+    """The scheduler's report on one job at one moment.
 
     Attributes:
         state: Its own word for the state, verbatim.
@@ -158,7 +158,7 @@ ABSENT = JobReport(state="", phase=Phase.ABSENT)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchedulerState:
-    """What one of the scheduler's words means: the phase and, where the word is specific, the outcome."""
+    """The meaning of a scheduler's state: the phase and, where the state is specific, the outcome."""
 
     phase: Phase
     outcome: Outcome | None = None

@@ -1,4 +1,4 @@
-"""What kind of error a text tells of, as torch, gloo, NCCL and the driver word them."""
+"""Classifies an error by its text, as torch, gloo, NCCL and the driver word it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the events of a ledger add up to: attempts, repeats and submissions, and what contradicts itself."""
+"""Folds the events of a ledger into the state of attempts, repeats and submissions, and notes contradictions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class AttemptState:
 
     @property
     def in_flight(self) -> bool:
-        """Whether it may still be running, or about to."""
+        """True if it may still be running, or may yet begin."""
         return self.outcome is None and not self.released
 
 
@@ -124,7 +124,7 @@ _NEVER_RUN = RepeatHistory()
 
 @dataclass(slots=True)
 class History:
-    """What the events of a ledger add up to.
+    """The state that the events of a ledger add up to.
 
     Attributes:
         repeats: Attempts by cell and repeat.

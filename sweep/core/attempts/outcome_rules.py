@@ -1,4 +1,4 @@
-"""What follows from each outcome: how often it is retried, with which change, and what it means in the end."""
+"""The rule for each outcome: how often it is retried, with which change, and its meaning in the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Disposition(StrEnum):
-    """What an outcome means for the cell once no retry is left."""
+    """The meaning of an outcome for its cell once no retry is left."""
 
     MEASURED = "measured"
     FINDING = "finding"
@@ -23,7 +23,7 @@ class Disposition(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutcomeRule:
-    """What follows from an outcome.
+    """The consequences of an outcome.
 
     Attributes:
         max_retries: Further attempts that it is worth; 0 for what would fail again. One outcome's do not count

@@ -72,7 +72,7 @@ _CONSEQUENCES = (ErrorClass.COMMUNICATION, ErrorClass.STOPPED)
 
 
 def is_consequence(error: RankError) -> bool:
-    """Whether an error is of a kind that another one causes; the cause's own file may still be on its way."""
+    """True if another error causes errors of this kind; the cause's own file may still be on its way."""
     return error.error_class in _CONSEQUENCES
 
 

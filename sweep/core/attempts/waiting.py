@@ -23,7 +23,7 @@ HELD: Mapping[str, str] = {
 
 
 def held_hint(report: JobReport) -> str:
-    """What to do about a job that is held; empty for one that is not."""
+    """The remedy for a job that is held; empty for one that is not."""
     if report.phase is not Phase.PENDING:
         return ""
     words = (report.state.lower(), report.reason.strip().lower().strip("()").replace("_", " "), report.reason.lower())

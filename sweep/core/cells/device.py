@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """What is known of a kind of device, from ``conf/hardware``.
+    """A kind of device, as ``conf/hardware`` describes it.
 
     Attributes:
         name: The profile's name, the value of the ``device`` axis, for example ``h100-80gb-sxm``.
@@ -45,7 +45,7 @@ class Device:
             raise ValueError(f"device {self.name}: type={self.type!r} is not known. Use 'cuda' or 'cpu'.")
 
     def is_matched_by(self, reported_name: str) -> bool:
-        """Whether the driver's name for a device is that of this kind."""
+        """True if the driver's name for a device belongs to this kind."""
         reported = reported_name.lower()
         if any(part.lower() in reported for part in self.unlike):
             return False

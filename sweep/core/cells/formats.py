@@ -1,4 +1,4 @@
-"""What narrow number formats ask for: a device that knows them, and matrices of sizes that their products take."""
+"""The needs of narrow number formats: a device that knows them, and matrix sizes that their products take."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDED_CAPABILITY: Mapping[Precision, tuple[int, int]] = {
 float8 came with Ada (8.9), block scales with Blackwell (10.0). V100 (7.0) knows fp16 but not bf16, which it would
 emulate."""
 SIZE_MULTIPLE: Mapping[Precision, int] = {Precision.FLOAT8: 16, Precision.MXFP8: 32}
-"""What all sizes of a product are multiples of: as cuBLAS takes float8; the block that shares a scale (OCP MX 1.0)."""
+"""All sizes of a product are multiples of this: cuBLAS's for float8; the block that shares a scale (OCP MX 1.0)."""
 
 
 _WIDTHS = ("hidden", "kv_hidden", "ffn_hidden")

@@ -1,4 +1,4 @@
-"""What holds attempts back that could be submitted: inferred OOM, a pause, the canary, back-off, budget, limits.
+"""Holds attempts back that could be submitted: for inferred OOM, a pause, the canary, back-off, budget, limits.
 
 Every function looks at all actions of a run and gives them back, some turned into ones that wait or explain.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """What the moment allows, besides the policy.
+    """The bounds of the moment, besides the policy.
 
     Attributes:
         now: Unix time.
@@ -79,7 +79,7 @@ def restrained(
 
 
 def passes_with_time(actions: Sequence[Action], bounds: Bounds) -> bool:
-    """Whether restrained actions may be others later although nothing happens: a back-off, a maintenance to come."""
+    """True if time alone may change the actions: a back-off ends, a maintenance comes near."""
     is_near = bounds.maintenance_at is not None
     return is_near or any(action.kind is ActionKind.LATER and action.outcome is not None for action in actions)
 
@@ -220,7 +220,7 @@ def beyond_budget(history: History, policy: Policy) -> list[AttemptState]:
 def _within_budget(
     actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy, first: Collection[Action]
 ) -> list[Action]:
-    """What the budget has room for, in the order of the plan but for those that go first."""
+    """The actions that the budget has room for, in the order of the plan, canaries first."""
     if policy.budget_gpu_hours is None:
         return actions
     left = policy.budget_gpu_hours - gpu_hours_committed(history)
@@ -288,7 +288,7 @@ def _behind(action: Action, canary: Action | None) -> Action:
 def _within_limits(
     actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
 ) -> list[Action]:
-    """What there is room for just now; what there never is room for is a hole already."""
+    """The actions that there is room for now; those that never fit are holes already."""
     flying = list(history.in_flight())
     jobs, gpus = len(flying), sum(attempt.gpus for attempt in flying)
     free = math.inf if bounds.free_tasks is None else bounds.free_tasks

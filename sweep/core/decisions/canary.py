@@ -36,7 +36,7 @@ def canaries(actions: Sequence[Action], cells: Mapping[str, Cell], history: Hist
 
 
 def canary_is_over(canary: Action) -> bool:
-    """Whether nothing more is to be learned from a canary for now."""
+    """True if a canary teaches nothing more for now."""
     return canary.kind not in UNDER_WAY
 
 

@@ -1,4 +1,4 @@
-"""What a cancel of cells is about: attempts that are in flight, and repeats that are not in the queue."""
+"""Finds the targets of a cancel: attempts in flight, and repeats that are not in the queue."""
 
 from __future__ import annotations
 

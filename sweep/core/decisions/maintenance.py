@@ -65,7 +65,7 @@ def _cut(action: Action, left_min: int, cells: Mapping[str, Cell], history: Hist
 
 
 class Measured:
-    """What the measured cells of a run directory took.
+    """The times that the measured cells of a run directory took.
 
     Args:
         cells: Every cell that it knows.
@@ -89,7 +89,7 @@ class Measured:
         }
 
     def estimate(self, cell_id: str, cell: Cell) -> Estimate | None:
-        """What a cell will hardly exceed; None where neither it nor one of its model and kind of device was measured.
+        """A time that a cell will hardly exceed; None where neither it nor a cell of its model and device was measured.
 
         Of others the one with the nearest work for each GPU (tokens of all steps), scaled by the ratio, but never down.
         """

@@ -1,4 +1,4 @@
-"""What one cell's running out of device memory says of another: only where every term of the memory is larger."""
+"""Infers that a cell runs out of device memory from another that did: only where every term is at least as large."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def needs_more_memory(cell: Cell, other: Cell) -> bool:
-    """Whether a cell needs more device memory than another, and no less by any term.
+    """True if a cell needs more device memory than another, and no less by any term.
 
     The same model on the same layout, device, precision and settings, with a larger micro-batch or longer sequences,
     and neither smaller. One that accumulates gradients holds them under the activations of its further micro-batches;

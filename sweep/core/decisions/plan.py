@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ActionKind(StrEnum):
-    """What is to be done about one repeat of a cell."""
+    """The next step for one repeat of a cell."""
 
     SUBMIT = "submit"
     RETRY = "retry"
@@ -41,7 +41,7 @@ UNDER_WAY = (*TO_SUBMIT, ActionKind.WAIT, ActionKind.LATER)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """What is to be done about one repeat of a cell, and why.
+    """The next step for one repeat of a cell, and the reason.
 
     Attributes:
         kind: What.
@@ -133,7 +133,7 @@ class _Walltimes:
         return max(self.first_min, min(wanted, self.longest_min))
 
     def is_exhausted(self, past: RepeatHistory) -> bool:
-        """Whether a retry after a TIMEOUT was to be longer than the attempt before it and cannot be."""
+        """True if a retry after a TIMEOUT needs a longer walltime than the limit allows."""
         is_to_grow = self.rules[Outcome.TIMEOUT].walltime_factor > 1 and self.first_min > 0
         return is_to_grow and self.of(past) <= self.of(past, but_for=Outcome.TIMEOUT)
 
@@ -186,7 +186,7 @@ def _held(past: RepeatHistory) -> tuple[int, str, Outcome]:
 def _after(
     last: AttemptState, past: RepeatHistory, walltimes: _Walltimes
 ) -> tuple[ActionKind, int, str, Outcome | None]:
-    """What follows from the outcome of the last attempt."""
+    """The action that follows from the outcome of the last attempt."""
     assert last.outcome is not None, "an attempt in flight is waited for"
     rule, used = walltimes.rules[last.outcome], past.ended(last.outcome)
     if used > rule.max_retries:

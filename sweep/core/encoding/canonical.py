@@ -60,7 +60,7 @@ def _canonical_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple
 
 
 def _writer(hint: Any) -> Callable[[Any], str]:
-    """What turns a value of this type into canonical JSON."""
+    """The function that turns a value of this type into canonical JSON."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (option,) = [option for option in typing.get_args(hint) if option is not type(None)]
         write = _writer(option)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 _BLANKS = " \t\n\r"
-"""What JSON allows around a value."""
+"""White space that JSON allows around a value."""
 _Read = TypeVar("_Read")
 
 

@@ -34,7 +34,7 @@ LEFT_OUT = ("exclude", "require")
 
 
 class _Layout(NamedTuple):
-    """What a combination comes to without the trainer's settings.
+    """A combination's layout and sizes, without the trainer's settings.
 
     Attributes:
         cell: The cell with the trainer's defaults, or the rule that is broken.

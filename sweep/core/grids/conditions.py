@@ -52,7 +52,7 @@ class Condition:
         self.names: frozenset[str] = frozenset(reader.used)
 
     def holds(self, values: Mapping[str, object]) -> bool:
-        """Whether the condition is true of the values.
+        """True if the condition holds for the values.
 
         Raises:
             ConditionError: If it cannot be answered, such as text compared with a number or a division by zero.

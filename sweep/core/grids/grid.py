@@ -31,7 +31,7 @@ class EmptyGridError(GridError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """What a grid declares, its values already those of one scale with the command line's overrides applied.
+    """A declared grid, with the values of one scale and the command line's overrides applied.
 
     Attributes:
         name: The grid's name.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SeriesKind(StrEnum):
-    """What is compared along the number of GPUs."""
+    """The comparison along the number of GPUs."""
 
     WEAK = "weak"
     STRONG = "strong"
@@ -89,5 +89,5 @@ def label_of(key: SeriesKey) -> str:
 
 
 def is_baseline(axes: Mapping[str, AxisValue], spec: SeriesSpec) -> bool:
-    """Whether a point has the baseline's axis values (a grid without a named baseline has none)."""
+    """True if a point has the baseline's axis values (False in a grid that names no baseline)."""
     return bool(spec.baseline) and all(axes.get(name) == value for name, value in spec.baseline.items())

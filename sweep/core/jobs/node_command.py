@@ -1,4 +1,4 @@
-"""What is started on one node of a job: the command, its port and its environment."""
+"""Makes the command that starts on one node of a job, with its port and its environment."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Node:
         return first + int.from_bytes(digest[:8], "big") % (last - first + 1)
 
     def command(self, *, python: str, cell_file: str, out_dir: str, log_dir: str) -> tuple[str, ...]:
-        """What to start.
+        """The command to start.
 
         Args:
             python: The interpreter.
@@ -192,7 +192,7 @@ class Node:
         return made
 
     def _meeting_environment(self) -> dict[str, str]:
-        """What keeps all sockets of a job that stays on one machine away from the network."""
+        """Variables that keep all sockets of a job on one machine away from the network."""
         if not self.meeting_dir:
             return {}
         return {

@@ -19,7 +19,7 @@ _WORD = re.compile(r"\w+")
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable of this name holds what must not be written down."""
+    """True if a variable of this name may hold a secret."""
     return _HOLDS_SECRET.search(name) is not None and not _NAMES_FILE.search(name)
 
 

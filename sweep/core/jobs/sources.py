@@ -14,7 +14,7 @@ _SUFFIXES = (".py", ".yaml")
 
 
 def is_source(path: PurePath) -> bool:
-    """Whether a file of one of the packages is part of the code: modules and configuration, nothing compiled."""
+    """True if a file of one of the packages is part of the code: modules and configuration, nothing compiled."""
     return path.suffix in _SUFFIXES and "__pycache__" not in path.parts
 
 

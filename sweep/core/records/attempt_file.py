@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptFile(AttemptRecord):
-    """What the launcher of node 0 did and saw (``attempt.json``); rewritten at its start and at its end.
+    """The report of node 0's launcher (``attempt.json``), written at its start and again at its end.
 
     Attributes:
         key: Which attempt.

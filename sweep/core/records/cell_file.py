@@ -13,7 +13,7 @@ from sweep.core.records.layout import CELL_FILE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellFile(AttemptRecord):
-    """What one attempt is to run (``cell.json``): all that the trainer is told.
+    """The order for one attempt (``cell.json``): everything that the trainer needs to know.
 
     Attributes:
         key: Which attempt this is.

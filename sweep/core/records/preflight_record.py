@@ -1,4 +1,4 @@
-"""What a preflight says of a cell: whether it can be built, its peak memory by kind, and what it communicates."""
+"""The record of a preflight: whether the cell can be built, its peak memory by kind, and its communication."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Preflight(Record):
 
     @property
     def least_memory_bytes(self) -> int | None:
-        """What the rank's tensors take for certain; None where nothing is known."""
+        """Bytes that the rank's tensors take at least; None where nothing is known."""
         if self.is_overstated and self.peak_memory_bytes is not None:
             # All of it is alive while the optimiser works.
             return sum(self.state_by_kind.values())

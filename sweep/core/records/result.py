@@ -23,7 +23,7 @@ SOURCES = ("measured", "simulated", "imported")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result(AttemptRecord):
-    """What a trainer measured (``result.json``, renamed last); raw quantities, nothing derived.
+    """The measurement of a trainer (``result.json``, renamed last): raw quantities, nothing derived.
 
     Attributes:
         key: Whose result it is.

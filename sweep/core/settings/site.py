@@ -1,4 +1,4 @@
-"""What a cluster allows just now, as far as it says."""
+"""The limits of a cluster at this moment, as far as it reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sweep.core.encoding.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SizeLimit:
-    """What no single job may exceed: one that does would wait for ever.
+    """Limits of a single job; one that exceeds them would wait for ever.
 
     Attributes:
         name: The limit, in the cluster's words.
@@ -20,7 +20,7 @@ class SizeLimit:
     gpus: int | None = None
 
     def exceeded_by(self, *, nodes: int, gpus: int) -> bool:
-        """Whether a job of this size is above it."""
+        """True if a job of this size exceeds it."""
         return (self.nodes is not None and nodes > self.nodes) or (self.gpus is not None and gpus > self.gpus)
 
 

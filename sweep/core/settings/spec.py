@@ -1,4 +1,4 @@
-"""What one command asks for: the frozen form of a composed configuration."""
+"""The specification of one command: the frozen form of a composed configuration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GpuFlag(StrEnum):
 
 
 class Runner(StrEnum):
-    """What the launcher starts on each node: a torchrun agent, or the entry itself once a node (no torch needed)."""
+    """The launcher starts this on each node: a torchrun agent, or the entry itself once a node (no torch needed)."""
 
     TORCHRUN = "torchrun"
     DIRECT = "direct"

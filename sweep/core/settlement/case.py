@@ -55,7 +55,7 @@ class SettlementPolicy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basis:
-    """What every case rests on: the facts, the clocks, the policy, and the reports on all jobs as they are known."""
+    """The basis of every case: the facts, the clocks, the policy, and the known reports on all jobs."""
 
     facts: Facts
     now: Now
@@ -209,7 +209,7 @@ class Draft:
             self.jobs[case.attempt.key] = case.memory
 
     def done(self) -> tuple[Memory, tuple[Effect, ...]]:
-        """What is to be remembered and done; while a question is open nothing is but to ask it."""
+        """The memory and the effects to return; while a question is open, only the question."""
         if self.questions:
             return self.memory, tuple(dict.fromkeys(self.questions))
         memory = Memory(

@@ -20,7 +20,7 @@ class AbsenceTimer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobMemory:
-    """What is remembered of the job of one attempt; times are monotonic seconds.
+    """The memory of one attempt's job; times are monotonic seconds.
 
     Attributes:
         job_id: The job: another one has a memory of its own.
@@ -51,7 +51,7 @@ class JobMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """What is remembered of a run.
+    """The memory of a run.
 
     Attributes:
         jobs: Of attempts in flight.
