@@ -6,15 +6,17 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.run_reader import find_run_dirs
+from sweep.cli.console import PlainConsole
 from sweep.core.attempts.history import fold
 from sweep.core.records.layout import LEDGER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import TextIO
 
     from rich.console import Console
 
@@ -41,25 +43,23 @@ def load_spec(asked: Arguments) -> SweepSpec:
 
 
 def consoles() -> tuple[Console, Console]:
-    """Standard output and standard error, 200 columns wide where they are no terminals."""
+    """Standard output and standard error."""
+    return _console(sys.stdout, is_error=False), _console(sys.stderr, is_error=True)
+
+
+def _console(stream: TextIO, *, is_error: bool) -> Console:
+    if not stream.isatty():
+        return cast("Console", PlainConsole(stream))
     from rich.console import Console as RichConsole
 
-    class Piped(RichConsole):
-        def on_broken_pipe(self) -> None:
-            raise  # rich would exit with 1; `main` exits with 0
-
-    def console(*, stderr: bool) -> Console:
-        stream = sys.stderr if stderr else sys.stdout
-        return Piped(stderr=stderr, width=None if stream.isatty() else 200)
-
-    return console(stderr=False), console(stderr=True)
+    return RichConsole(stderr=is_error)
 
 
 def print_notes(console: Console, notes: Iterable[str]) -> None:
     """Print a line for each note to the user."""
-    from rich.markup import escape
-
     for note in notes:
+        from rich.markup import escape
+
         console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
 
 

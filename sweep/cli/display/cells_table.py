@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sweep.cli.console import PlainConsole
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted
 from sweep.core.grids.series import varied_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import Console
     from rich.table import Column, Table
@@ -38,37 +39,49 @@ _STYLES = {
 
 
 def print_cells(
-    console: Console, content: SweepFile, statuses: Sequence[RepeatStatus], *, walltime_min: int | None = None
+    console: Console | PlainConsole,
+    content: SweepFile,
+    statuses: Sequence[RepeatStatus],
+    *,
+    walltime_min: int | None = None,
 ) -> None:
     """Print one row for every repeat of every cell: its varied axes, its action or state, and why."""
+    axes = [name for name in varied_axes([point.axes for point in content.points]) if name != "dp_shard"]
+    repeat = ["repeat"] if content.repeats > 1 else []
+    cost = [] if walltime_min is None else ["GPU-h at most"]
+    header = ["cell", *repeat, *axes, "GPUs", "layout", "global batch", "state", *cost, "why"]
+    rows = []
+    for status in statuses:
+        action, cell = status.action, status.cell
+        row = [
+            action.cell_id,
+            *([str(action.repeat)] if repeat else []),
+            *(_shown(status.axes.get(name)) for name in axes),
+        ]
+        row += [str(cell.gpus), cell.parallelism.equation(), str(cell.global_batch), status.state]
+        if walltime_min is not None:
+            at_most = cell.gpus * (action.walltime_min or walltime_min) / 60
+            row.append(f"{at_most:,.1f}" if action.kind in _TO_COME else "")
+        rows.append([*row, _why(status)])
+    right = {*repeat, *axes, "GPUs", "global batch", *cost}
+    if isinstance(console, PlainConsole):
+        console.print_table(header, rows, right=right)
+    else:
+        _print_folded(console, header, rows, right)
+
+
+def _print_folded(
+    console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str]
+) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    axes = varied_axes([point.axes for point in content.points])
-    axes = tuple(name for name in axes if name not in ("dp_shard",))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("cell")
-    if content.repeats > 1:
-        table.add_column("repeat", justify="right")
-    for name in axes:
-        table.add_column(name, justify="right")
-    table.add_column("GPUs", justify="right")
-    table.add_column("layout")
-    table.add_column("global batch", justify="right")
-    table.add_column("state")
-    if walltime_min is not None:
-        table.add_column("GPU-h at most", justify="right")
-    table.add_column("why")
-    for status in statuses:
-        action, cell = status.action, status.cell
-        row = [action.cell_id, *([str(action.repeat)] if content.repeats > 1 else [])]
-        row += [_shown(status.axes.get(name)) for name in axes]
-        row += [str(cell.gpus), cell.parallelism.equation(), str(cell.global_batch)]
-        cells: list[Text | str] = [*row, Text(status.state, style=_STYLES.get(status.state, ""))]
-        if walltime_min is not None:
-            at_most = cell.gpus * (action.walltime_min or walltime_min) / 60
-            cells.append(f"{at_most:,.1f}" if action.kind in _TO_COME else "")
-        table.add_row(*cells, Text(_why(status)))
+    for name in header:
+        table.add_column(name, justify="right" if name in right else "left")
+    for row in rows:
+        styles = [_STYLES.get(cell, "") if name == "state" else "" for name, cell in zip(header, row, strict=True)]
+        table.add_row(*map(Text, row, styles))
     _print_whole(console, table)
 
 

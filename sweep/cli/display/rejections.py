@@ -26,10 +26,10 @@ def rejected_by_rule(rejections: Sequence[Rejection]) -> dict[str, int]:
 
 def print_rejections(console: Console, content: SweepFile) -> None:
     """Print every rejected combination with its rule and reason; if there are many, one example of each rule."""
-    from rich.markup import escape
-
     if not content.rejections:
         return
+    from rich.markup import escape
+
     axes = varied_axes([*(point.axes for point in content.points), *(item.axes for item in content.rejections)])
     by_rule = rejected_by_rule(content.rejections)
     listed = ", ".join(f"{rule} {count}" for rule, count in by_rule.items())

@@ -60,7 +60,7 @@ def main(asked: Arguments) -> int:
     _summary(shown, findings)
     if asked.as_json:
         body = {"cluster": cluster.name, "findings": [finding.to_json() for finding in findings], "exit_code": code}
-        out.print_json(json.dumps(body))
+        print(json.dumps(body, indent=2))
     return code
 
 

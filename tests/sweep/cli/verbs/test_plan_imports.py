@@ -48,6 +48,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
         "tenacity",
         "psutil",
         "msgspec",
+        "rich",
         "torch",
         "numpy",
         "pandas",
