@@ -13,7 +13,7 @@ from analysis.bootstrap import Draws, FloatArray, Interval, draw, interval
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from analysis.load import Measurement
+    from analysis.attempt_files import Measurement
     from sweep.core.cells.cell import Cell
     from sweep.core.cells.device import Device
 

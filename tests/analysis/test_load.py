@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analysis.load import RunDirError, load
+from sweep.adapters.files.run_directory import RunDir as OrchestratorsRunDir
 from sweep.core.attempts.attempt import ErrorClass, Outcome, RankError
-from sweep.core.records.layout import RESULT_FILE, STEPS_FILE
+from sweep.core.records.cell_file import CellFile
+from sweep.core.records.error_file import render_error
+from sweep.core.records.layout import CELL_FILE, RESULT_FILE, STEPS_FILE, attempt_dir, rank_error, restart_dir
 from tests.analysis.factory import STARTED, RunDir, make_result, row_of, table_of
 
 if TYPE_CHECKING:
@@ -323,3 +326,85 @@ def test_no_damage_to_a_record_stops_the_analysis_or_costs_another_cell(
 def whole_is_spared(file: Path, run: RunDir) -> bool:
     """Whether the file is not one that the cell on one node rests on."""
     return run.cell_id(nodes=1) not in file.parts
+
+
+def test_of_several_restarts_with_a_result_the_latest_counts_for_the_table_and_for_the_orchestrator(
+    tmp_path: Path,
+) -> None:
+    run = RunDir(tmp_path)
+    key = run.key(nodes=1)
+    own = run.measure([0.1] * 20, axes={"nodes": 1})
+    for restart in (2, 10):
+        run.measure([0.1 * restart] * 20, axes={"nodes": 1}, restart=restart, in_ledger=False)
+    _write_cell_file(run, nodes=1)
+    reader = OrchestratorsRunDir(tmp_path)
+
+    def counts() -> tuple[object, object]:
+        """Restart whose result counts, for the orchestrator and for the table."""
+        result, _ = reader.result(key)
+        (measurement,) = load(tmp_path).measurements[key.cell_id]
+        return result and result.restart, measurement.result.restart
+
+    assert counts() == (10, 10)
+    assert row_of(table_of(run), nodes=1)["step_time_s"] == pytest.approx(1.0)
+    assert "restart-2, " in str(row_of(table_of(run), nodes=1)["reason"]), "the others are named"
+    (own / "restart-10" / RESULT_FILE).write_text("{half")
+    assert counts() == (2, 2)
+    # A copy of another run's result is not this run's.
+    shutil.copy(own / RESULT_FILE, own / "restart-2" / RESULT_FILE)
+    assert counts() == (0, 0)
+    (own / RESULT_FILE).write_bytes(b"\xff" + (own / RESULT_FILE).read_bytes())
+    assert reader.result(key)[0] is None
+    assert load(tmp_path).measurements[key.cell_id] == ()
+
+
+RESULT_FILES = st.sampled_from(["none", "valid", "torn", "of another restart", "of another attempt", "impossible"])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(kinds=st.dictionaries(st.sampled_from([0, 1, 2, 10]), RESULT_FILES))
+def test_table_and_orchestrator_agree_on_any_restarts(tmp_path: Path, kinds: dict[int, str]) -> None:
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    run = RunDir(tmp_path / "run")
+    key = run.key(nodes=1)
+    run.submit(key)
+    _write_cell_file(run, nodes=1)
+    for restart, kind in kinds.items():
+        folder = tmp_path / "run" / restart_dir(attempt_dir(key), restart)
+        folder.mkdir(parents=True, exist_ok=True)
+        changes = {"restart": restart + (kind == "of another restart")}
+        made = make_result(key, run.sweep.cells[key.cell_id], [0.1] * 20, **changes)
+        made = replace(made, key=replace(key, attempt=7)) if kind == "of another attempt" else made
+        made = replace(made, n_params=1) if kind == "impossible" else made
+        if kind != "none":
+            (folder / RESULT_FILE).write_text(made.render()[: 50 if kind == "torn" else None])
+    wanted = max((restart for restart, kind in kinds.items() if kind == "valid"), default=None)
+    result, problem = OrchestratorsRunDir(run.path).result(key)
+    assert (result and result.restart) == wanted
+    measured = load(run.path).measurements[key.cell_id]
+    assert [item.result.restart for item in measured] == ([] if wanted is None else [wanted])
+    assert bool(problem) == (wanted is None and any(kind != "none" for kind in kinds.values()))
+
+
+def _write_cell_file(run: RunDir, **axes: Any) -> None:
+    key = run.key(**axes)
+    cell = run.sweep.cells[key.cell_id]
+    folder = run.path / attempt_dir(key)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = CellFile(cell=cell, device=run.sweep.devices[cell.device], key=key)
+    (folder / CELL_FILE).write_text(file.render())
+
+
+def test_what_ended_an_earlier_run_of_the_job_is_no_evidence_against_its_latest(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    key = run.key(nodes=1)
+    run.error(key, RankError(rank=0, node_rank=0, time=STARTED, error_class=ErrorClass.OOM_DEVICE, message="early"))
+    run.launch(key, ended_at=STARTED + 100, exit_code=1)
+    late = RankError(rank=1, node_rank=0, time=STARTED + 200, error_class=ErrorClass.DEVICE, message="late")
+    folder = run.folder(key) / "restart-1"
+    folder.mkdir()
+    (folder / rank_error(1)).write_text(render_error(late))
+    state = load(run.path).history.attempt(key)
+    assert state is not None
+    assert state.outcome is Outcome.DEVICE_ERROR
+    assert OrchestratorsRunDir(tmp_path).errors(key) == [late]

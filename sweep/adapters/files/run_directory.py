@@ -25,18 +25,21 @@ from sweep.core.records.layout import (
     SWEEP_FILE,
     TABLES_DIR,
     attempt_dir,
+    restart_dir,
 )
 from sweep.core.records.notes import CancelRequest, SchedulerAway
-from sweep.core.records.result import Result
+from sweep.core.records.result import results_by_precedence
 from sweep.core.records.sweep_file import SweepFile
 from sweep.files import read_text, write_atomically
 from sweep.launch.claim import read, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from sweep.core.attempts.attempt import AttemptKey, RankError
     from sweep.core.cells.cell import Cell
+    from sweep.core.records.result import Result
 
 REQUESTS_DIR = "requests"
 _PROBE_BYTES = 8192
@@ -122,18 +125,20 @@ class RunDir(RunReader):
         return _claim(name, lambda: take(self._path / claim_file(name), nobodys)).job_id
 
     def result(self, key: AttemptKey) -> tuple[Result | None, str]:
-        """A valid result of this very attempt (of its latest restart that has one), and what is wrong with others."""
-        problem = ""
-        for folder in self._restarts(key):
-            try:
-                result = Result.parse(read_text(folder / RESULT_FILE), expected=key)
-                result.check_against(self._cell(key))
-                return result, ""
-            except FileNotFoundError:
-                continue
-            except (OSError, RecordError) as error:
-                problem = problem or f"{folder.name}/{RESULT_FILE}: {error}"
-        return None, problem
+        """The result of this attempt that counts, and what is wrong with its files where none does."""
+        files = {number: _text(folder / RESULT_FILE) for number, folder in self._restarts(key).items()}
+        present = {number: file for number, file in files.items() if file is not None}
+        if not present:
+            return None, ""
+        try:
+            cell = self._cell(key)
+        except (OSError, RecordError) as error:
+            return None, f"{CELL_FILE}: {error}"
+        results, problems = results_by_precedence(key, cell, present)
+        if results:
+            return next(iter(results.values())), ""
+        latest, problem = next(iter(problems.items()))
+        return None, f"{restart_dir(attempt_dir(key), latest).name}/{RESULT_FILE}: {problem}"
 
     def _cell(self, key: AttemptKey) -> Cell:
         return CellFile.parse(read_text(self._path / attempt_dir(key) / CELL_FILE)).cell
@@ -141,7 +146,7 @@ class RunDir(RunReader):
     def errors(self, key: AttemptKey) -> Sequence[RankError]:
         """Error files of an attempt's latest restart; damaged ones are left out."""
         found = []
-        for path in sorted(self._restarts(key)[0].glob(ERROR_GLOB)):
+        for path in sorted(self._latest(key).glob(ERROR_GLOB)):
             with contextlib.suppress(OSError, RecordError):
                 found.append(parse_error(read_text(path)))
         return found
@@ -150,7 +155,7 @@ class RunDir(RunReader):
         """Unix time at which a run of an attempt last wrote a file, by the file system's clock; None: it never did."""
         times = []
         with contextlib.suppress(OSError):
-            folder = self._path / attempt_dir(key) / (f"restart-{restart}" if restart else "")
+            folder = self._path / restart_dir(attempt_dir(key), restart)
             # Not the cell file, which was written before the job was submitted.
             times = [path.stat().st_mtime for path in folder.iterdir() if path.is_file() and path.name != CELL_FILE]
         return max(times, default=None)
@@ -192,3 +197,13 @@ def _claim(name: str, get: Callable[[], _T]) -> _T:
         return get()
     except RecordError as error:
         raise RecordError(f"{claim_file(name)}: {error}. Delete it if no job of that name is there") from error
+
+
+def _text(path: Path) -> str | OSError | None:
+    """Text of a file, or why it cannot be read; None where there is none."""
+    try:
+        return read_text(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error

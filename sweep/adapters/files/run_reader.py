@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 from typing import TYPE_CHECKING, TypeVar
 
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_file import AttemptFile
-from sweep.core.records.layout import ATTEMPT_FILE, AWAY_FILE, PROGRESS_FILE, SWEEP_FILE, attempt_dir
+from sweep.core.records.layout import (
+    ATTEMPT_FILE,
+    AWAY_FILE,
+    LEDGER_FILE,
+    PROGRESS_FILE,
+    SWEEP_FILE,
+    attempt_dir,
+    restart_dir,
+    restarts_in,
+)
 from sweep.core.records.notes import SchedulerAway
 from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
 
 PRIVATE_UMASK = 0o077
 """Of a process that has no run directory yet: what it makes is its user's alone."""
-_RESTART = re.compile(r"^restart-(\d+)$")
 _T = TypeVar("_T")
 
 
@@ -95,30 +102,34 @@ class RunReader:
 
     def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
         """The launcher's record; None where there is none that can be read."""
-        return read_record(self._restarts(key)[0] / ATTEMPT_FILE, AttemptFile.parse)
+        return read_record(self._latest(key) / ATTEMPT_FILE, AttemptFile.parse)
 
     def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
         """The launchers' records of an attempt's earlier runs under the same job id, oldest first."""
-        read = (read_record(folder / ATTEMPT_FILE, AttemptFile.parse) for folder in self._restarts(key)[1:])
+        _, *earlier = self._restarts(key).values()
+        read = (read_record(folder / ATTEMPT_FILE, AttemptFile.parse) for folder in earlier)
         return sorted((run for run in read if run is not None), key=lambda run: run.restart)
 
     def progress(self, key: AttemptKey) -> Progress | None:
         """The step a running trainer is at; None where it has not said."""
-        return read_record(self._restarts(key)[0] / PROGRESS_FILE, Progress.parse)
+        return read_record(self._latest(key) / PROGRESS_FILE, Progress.parse)
 
     def away(self) -> tuple[float, str] | None:
         """Since when the scheduler has not been reached, and its words; None where it is, as far as anybody knows."""
         found = read_record(self._path / AWAY_FILE, SchedulerAway.parse)
         return None if found is None else (found.since, found.words)
 
-    def _restarts(self, key: AttemptKey) -> list[Path]:
-        """Folders of the attempt's runs under one job id, the latest first; the attempt's own last."""
+    def _restarts(self, key: AttemptKey) -> dict[int, Path]:
+        """Folders of the attempt's runs under one job id by restart, the latest first; the attempt's own last."""
         own = self._path / attempt_dir(key)
         try:
-            numbered = [(int(match[1]), path) for path in own.iterdir() if (match := _RESTART.match(path.name))]
+            names = [path.name for path in own.iterdir()]
         except OSError:
-            numbered = []
-        return [*(path for _, path in sorted(numbered, reverse=True)), own]
+            names = []
+        return {number: self._path / restart_dir(attempt_dir(key), number) for number in reversed(restarts_in(names))}
+
+    def _latest(self, key: AttemptKey) -> Path:
+        return next(iter(self._restarts(key).values()))
 
 
 def read_record(path: Path, parse: Callable[[str], _T]) -> _T | None:
@@ -137,7 +148,7 @@ def find_run_dirs(root: Path) -> list[Path]:
 
 def _last_change(run_dir: Path) -> float:
     times = [0.0]
-    for name in (SWEEP_FILE, "ledger.jsonl"):
+    for name in (SWEEP_FILE, LEDGER_FILE):
         with contextlib.suppress(OSError):
             times.append((run_dir / name).stat().st_mtime)
     return max(times)

@@ -28,10 +28,13 @@ A run directory::
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sweep.core.attempts.attempt import AttemptKey
 
 SWEEP_FILE = "sweep.json"
@@ -53,6 +56,8 @@ FLIGHT_PREFIX = "flight-rank-"
 ERROR_GLOB = "error-*.json"
 LOG_GLOB = "node-*.log"
 
+_RESTART = re.compile(r"restart-([1-9][0-9]*)")
+
 
 def attempt_dir(key: AttemptKey) -> PurePosixPath:
     """Folder of an attempt, relative to the run directory."""
@@ -62,6 +67,11 @@ def attempt_dir(key: AttemptKey) -> PurePosixPath:
 def restart_dir(attempt: PurePosixPath, restart: int) -> PurePosixPath:
     """Folder of a restart (the same job id run again); restart 0 is the attempt's own folder."""
     return attempt if restart == 0 else attempt / f"restart-{restart}"
+
+
+def restarts_in(names: Iterable[str]) -> list[int]:
+    """Runs of an attempt's job by the names in the attempt's folder, in their order; 0, the first, is always there."""
+    return [0, *sorted(int(match[1]) for name in names if (match := _RESTART.fullmatch(name)))]
 
 
 def node_log(node_rank: int) -> str:

@@ -124,3 +124,35 @@ class Result(AttemptRecord):
             raise RecordError(f"result.json has {shown}, more than its steps={self.steps}")
         if self.source not in SOURCES:
             raise RecordError(f"result.json has source={self.source!r}, not one of {', '.join(SOURCES)}")
+
+
+def results_by_precedence(
+    key: AttemptKey, cell: Cell, files: Mapping[int, str | OSError]
+) -> tuple[dict[int, Result], dict[int, RecordError | OSError]]:
+    """The valid results of an attempt by restart, the one that counts first, and why the others are none.
+
+    That of the latest restart counts: the job ran again although a result was there, so it did not end well before.
+
+    Args:
+        key: The attempt.
+        cell: What it ran.
+        files: Its result files by restart: the text, or why it cannot be read.
+    """
+    results: dict[int, Result] = {}
+    problems: dict[int, RecordError | OSError] = {}
+    for restart in sorted(files, reverse=True):
+        try:
+            results[restart] = _valid(key, cell, restart, files[restart])
+        except (OSError, RecordError) as error:
+            problems[restart] = error
+    return results, problems
+
+
+def _valid(key: AttemptKey, cell: Cell, restart: int, file: str | OSError) -> Result:
+    if isinstance(file, OSError):
+        raise file
+    result = Result.parse(file, expected=key)
+    if result.restart != restart:
+        raise RecordError(f"result.json is that of restart {result.restart}, not of {restart}")
+    result.check_against(cell)
+    return result
