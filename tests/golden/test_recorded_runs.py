@@ -42,12 +42,20 @@ DAMAGED = {"ends": 2, "in_flight": 2, "slurm_ends": 1}
 """Results that are cut short, by run."""
 
 
+GONE = {"local_address"}
+"""Fields that are written no more (of a submission's ``launch``); what older versions wrote is left aside."""
+
+
 def values(text: str) -> object:
-    """The JSON of a file, or of each of its lines: the order of keys may change."""
+    """The JSON of a file, or of each of its lines, without what is gone: the order of keys may change."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_hook=_without_gone)
     except ValueError:
-        return [json.loads(line) for line in text.splitlines()]
+        return [json.loads(line, object_hook=_without_gone) for line in text.splitlines()]
+
+
+def _without_gone(data: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in data.items() if name not in GONE}
 
 
 def _lines(parse: Callable[[str], str]) -> Callable[[str], str]:
