@@ -1,4 +1,4 @@
-"""Reads a grid's file strictly, chooses one scale, and puts the command line's values over it."""
+"""Reads a grid's file strictly, at one scale, and puts the command line's values over it."""
 
 from __future__ import annotations
 
@@ -26,27 +26,23 @@ _TOP = ("name", "description", "batch_rule", "scales", *_PARTS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declared:
-    """A grid at one scale.
-
-    Attributes:
-        batch_kind: The batch rule.
-        axes: Values by axis.
-        zips: Axes that advance together.
-        cells: Explicit cells.
-        exclude: Conditions.
-        require: Conditions.
-        series: The series' keys, unread.
-        repeats: Independent runs of each cell, unread; None where the grid does not say.
-    """
+    """A grid at one scale, as its file declares it."""
 
     batch_kind: BatchKind
     axes: Values
+    """Values by axis."""
     zips: tuple[Values, ...]
+    """Groups of axes that advance together."""
     cells: tuple[Values, ...]
+    """Explicit cells."""
     exclude: tuple[str, ...]
+    """Conditions whose combinations are left out."""
     require: tuple[str, ...]
+    """Conditions that every combination must meet."""
     series: Mapping[str, Any]
+    """Keys of the series, not yet read."""
     repeats: Any
+    """Independent runs of each cell, not yet read; None if the file has no such key."""
 
     def groups(self) -> Iterator[Values]:
         """Every mapping of axes to values: axes, zips and explicit cells."""
@@ -59,7 +55,7 @@ class Declared:
         return tuple(dict.fromkeys(value for group in self.groups() for value in group.get(name, ())))
 
     def has_default(self, name: str) -> bool:
-        """True if every combination has a value of this axis already, whatever an explicit cell says."""
+        """True if the axes or a zip give this axis a value, which an explicit cell may replace."""
         return name in self.axes or any(name in group for group in self.zips)
 
 

@@ -1,4 +1,4 @@
-"""Which keys exist: on the command line, and in the files that become dataclasses."""
+"""The keys that exist: on the command line, and in the files that become dataclasses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sweep.config.errors import ConfigError, listed
-from sweep.core.cells.axes import AXES
+from sweep.core.cells.axes import ALL_AXES
 from sweep.core.cells.model_shape import FlopConvention
-from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.nearest import did_you_mean, nearest
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import ClusterSpec
@@ -23,7 +22,7 @@ BUDGET = "budget.gpu_hours"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class RootKeys:
     """The root's own keys; conf/config.yaml explains them."""
 
     scale: str | None = None
@@ -40,7 +39,7 @@ class Settings:
     preflight: bool = False
 
 
-SETTINGS = tuple(item.name for item in dataclasses.fields(Settings))
+ROOT_KEYS = tuple(item.name for item in dataclasses.fields(RootKeys))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def check_key(key: str) -> None:
     cluster = _keys_of(ClusterSpec, "cluster")
     settable = {name for name in cluster.leaves if name != "cluster.name"}
     series = (f"series.{name}" for name in SERIES)
-    known = {*AXES, *trainer_keys(), *SETTINGS, *series, *settable, *policy_keys(), BUDGET}
+    known = {*ALL_AXES, *ROOT_KEYS, *series, *settable, *policy_keys(), BUDGET}
     free = (*cluster.free, *_FREE)
     if key in known or key in cluster.branches or any(key.startswith(f"{name}.") for name in free):
         return
@@ -124,11 +123,6 @@ def _hint(key: str, known: set[str]) -> str:
         return f"Known are: {listed(below)}."
     plain = [name for name in known if "." not in name]
     return f"Known are: {listed(plain)}, and series.*, trainer.*, cluster.*, policy.*, {BUDGET}."
-
-
-def trainer_keys() -> tuple[str, ...]:
-    """The trainer's settings by their dotted names."""
-    return tuple(f"trainer.{item.name}" for item in dataclasses.fields(TrainerSettings))
 
 
 def policy_keys() -> tuple[str, ...]:

@@ -1,34 +1,35 @@
-"""From the words of a command line to a SweepSpec."""
+"""Reads a command line into a SweepSpec."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sweep.config import profiles
 from sweep.config.compose import Assignment, compose, parse
 from sweep.config.declared import Declared, Values, check_axis, declared, override, values_of
 from sweep.config.errors import ConfigError, explained, listed
-from sweep.config.keys import CHOICES, SERIES, check_fields, check_key, fit, trainer_keys
+from sweep.config.keys import CHOICES, SERIES, RootKeys, check_fields, check_key, fit
 from sweep.config.library import Library
+from sweep.config.root_keys import repeats, root_keys_of
 from sweep.config.series import series_of
-from sweep.config.settings import repeats, settings_of
 from sweep.core.attempts.attempt import Outcome
-from sweep.core.cells.axes import AXES, normalise_axis
+from sweep.core.cells.axes import ALL_AXES, AXES, SETTINGS, normalise_axis
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.grids.grid import Grid, check
 from sweep.core.settings.spec import SweepSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from sweep.core.cells.device import Device
     from sweep.core.cells.model_shape import ModelShape
     from sweep.core.grids.series import SeriesSpec
+    from sweep.core.settings.policy import Policy
     from sweep.core.settings.spec import ClusterSpec
 
 
@@ -38,7 +39,7 @@ def load(
     config_dir: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> SweepSpec:
-    """The requests of the command line.
+    """Read a command line into the sweep that it asks for.
 
     Args:
         overrides: Hydra overrides, ``+grid=NAME`` among them.
@@ -46,25 +47,9 @@ def load(
         environ: The environment; its PATH decides what ``cluster=auto`` is. None: the process's own.
 
     Raises:
-        ConfigError: If it cannot be had; the message says what to change.
+        ConfigError: If there is no such sweep; the message says what to change.
     """
-    library = Library.at(config_dir)
-    assignments = parse(overrides)
-    choices = _choices(library, assignments, os.environ if environ is None else environ)
-    settings = [item for item in assignments if item.key not in CHOICES]
-    for item in settings:
-        check_key(item.key)
-    root = compose(library, choices, settings)
-    keys = frozenset(item.key for item in settings)
-    request = _Request(
-        library=library,
-        choices=choices,
-        root=root,
-        keys=keys,
-        given=_given(root, keys),
-        typed=tuple(overrides),
-    )
-    return _spec(request)
+    return _spec(_request(overrides, config_dir, environ, needs_grid=True))
 
 
 def load_cluster(
@@ -73,47 +58,45 @@ def load_cluster(
     config_dir: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[ClusterSpec, Device]:
-    """The cluster and its device that a command line without a grid asks for.
+    """Read a command line, which need not name a grid, into the cluster that it asks for and its device.
 
     Args:
-        overrides: As for :func:`load`; what is not about the cluster is only read.
+        overrides: As for :func:`load`; those that are not about the cluster are only checked.
         config_dir: As for :func:`load`.
         environ: As for :func:`load`.
 
     Raises:
-        ConfigError: If they cannot be had; the message says what to change.
+        ConfigError: If there is no such cluster or device; the message says what to change.
     """
-    library = Library.at(config_dir)
-    assignments = parse(overrides)
-    choices = _choices(library, assignments, os.environ if environ is None else environ, needs_grid=False)
-    settings = [item for item in assignments if item.key not in CHOICES]
-    for item in settings:
-        check_key(item.key)
-    root = compose(library, choices, settings)
-    is_overridden = any(item.key.startswith("cluster.") for item in settings)
-    found = profiles.cluster(library, choices["cluster"], root["cluster"], is_overridden=is_overridden)
-    return found, profiles.device(library, found.device)
+    request = _request(overrides, config_dir, environ, needs_grid=False)
+    found = request.cluster()
+    return found, profiles.device(request.library, found.device)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
-    """One command, composed.
-
-    Attributes:
-        library: Where files come from.
-        choices: The files chosen, by group.
-        root: The composed configuration.
-        keys: Keys that the command line sets.
-        given: Axes that it sets.
-        typed: The overrides as typed.
-    """
+    """One command line, composed."""
 
     library: Library
+    """The folders that files are read from."""
     choices: Mapping[str, str]
+    """Names of the chosen files by group."""
     root: Mapping[str, Any]
+    """The composed configuration."""
     keys: frozenset[str]
-    given: Values
+    """Keys that the command line sets."""
     typed: tuple[str, ...]
+    """The overrides as typed."""
+
+    @property
+    def given(self) -> Values:
+        """The axes that the command line sets, with their values as composed."""
+        found: Values = {}
+        for name, axis in ALL_AXES.items():
+            if name in self.keys:
+                value = self.root["axes"][name] if name in AXES else self.root["trainer"][axis.field]
+                found[name] = values_of(name, value)
+        return found
 
     def path(self, group: str) -> Path:
         """The chosen file of a group."""
@@ -121,12 +104,38 @@ class _Request:
 
     @property
     def typed_series(self) -> Mapping[str, Any]:
-        """The series keys of the command line."""
+        """The keys of the series that the command line sets."""
         return self.root.get("series") or {}
+
+    def cluster(self) -> ClusterSpec:
+        """The chosen cluster, the command line's values put over its file's."""
+        is_overridden = any(key.startswith("cluster.") for key in self.keys)
+        return profiles.cluster(
+            self.library, self.choices["cluster"], self.root["cluster"], is_overridden=is_overridden
+        )
+
+    def policy(self) -> Policy:
+        """The chosen policy, the command line's values put over its file's."""
+        budget_gpu_hours = self.root["budget"]["gpu_hours"]
+        return profiles.policy(self.path("policy"), self.root["policy"], budget_gpu_hours=budget_gpu_hours)
+
+
+def _request(
+    overrides: Sequence[str], config_dir: Path | None, environ: Mapping[str, str] | None, *, needs_grid: bool
+) -> _Request:
+    library = Library.at(config_dir)
+    assignments = parse(overrides)
+    choices = _choices(library, assignments, os.environ if environ is None else environ, needs_grid=needs_grid)
+    others = [item for item in assignments if item.key not in CHOICES]
+    for item in others:
+        check_key(item.key)
+    root = compose(library, choices, others)
+    keys = frozenset(item.key for item in others)
+    return _Request(library=library, choices=choices, root=root, keys=keys, typed=tuple(overrides))
 
 
 def _choices(
-    library: Library, assignments: Sequence[Assignment], environ: Mapping[str, str], *, needs_grid: bool = True
+    library: Library, assignments: Sequence[Assignment], environ: Mapping[str, str], *, needs_grid: bool
 ) -> dict[str, str]:
     typed = [item for item in assignments if item.key in CHOICES]
     chosen: dict[str, str] = {}
@@ -146,35 +155,41 @@ def _choices(
     return chosen
 
 
-def _given(root: Mapping[str, Any], keys: Collection[str]) -> Values:
-    """The axes that the command line sets, with their values as composed."""
-    given: Values = {}
-    for name in (*AXES, *trainer_keys()):
-        if name in keys:
-            prefixed = name.startswith("trainer.")
-            value = root["trainer"][name.removeprefix("trainer.")] if prefixed else root["axes"][name]
-            given[name] = values_of(name, value)
-    return given
-
-
 def _spec(request: _Request) -> SweepSpec:
-    settings = settings_of(request.root)
-    cluster = profiles.cluster(
-        request.library,
-        request.choices["cluster"],
-        request.root["cluster"],
-        is_overridden=any(key.startswith("cluster.") for key in request.keys),
-    )
-    scale = settings.scale or cluster.scale
-    name, path = request.choices["grid"], request.path("grid")
-    with explained(path):
+    keys = root_keys_of(request.root)
+    cluster = request.cluster()
+    scale = keys.scale or cluster.scale
+    name = request.choices["grid"]
+    with explained(request.path("grid")):
         at_scale = declared(request.root["grid"], name, scale)
     models = _models(request, at_scale)
     _check_given(request.given, at_scale, models)
     final = _with_defaults(override(at_scale, request.given), request, cluster)
-    devices = {str(item): profiles.device(request.library, str(item)) for item in final.values("device")}
+    grid = _grid(request, final, models, keys)
+    return SweepSpec(
+        grid=grid,
+        cluster=cluster,
+        scale=scale,
+        series=_series(request, final, models),
+        repeats=repeats(final.repeats if keys.repeats is None else keys.repeats),
+        flop_convention=keys.flop_convention,
+        devices=grid.devices,
+        run_dir=keys.run_dir or f"runs/{name}-{cluster.name}",
+        watch=keys.watch,
+        tables=keys.tables,
+        retry=tuple(Outcome(item) for item in keys.retry),
+        mix_fingerprints=keys.mix_fingerprints,
+        overrides=request.typed,
+        notify=keys.notify,
+        preflight=keys.preflight,
+        policy=request.policy(),
+    )
+
+
+def _grid(request: _Request, final: Declared, models: Mapping[str, ModelShape], keys: RootKeys) -> Grid:
+    """The grid, checked; a fault is blamed on the grid's file or on the command line, whichever has it."""
     grid = Grid(
-        name=name,
+        name=request.choices["grid"],
         batch_kind=final.batch_kind,
         axes=final.axes,
         zips=final.zips,
@@ -182,34 +197,15 @@ def _spec(request: _Request) -> SweepSpec:
         exclude=final.exclude,
         require=final.require,
         models=models,
-        devices=devices,
+        devices={str(item): profiles.device(request.library, str(item)) for item in final.values("device")},
     )
-    with explained(path):
+    with explained(request.path("grid")):
         check(grid)
-    grid = replace(grid, exclude=(*grid.exclude, *settings.exclude), require=(*grid.require, *settings.require))
+    grid = replace(grid, exclude=(*grid.exclude, *keys.exclude), require=(*grid.require, *keys.require))
     with explained():
-        # Only the command line's own conditions are new: what is wrong now is wrong in them.
+        # Only the command line's own conditions are new here.
         check(grid)
-    return SweepSpec(
-        grid=grid,
-        cluster=cluster,
-        scale=scale,
-        series=_series(request, final, models),
-        repeats=repeats(final.repeats if settings.repeats is None else settings.repeats),
-        flop_convention=settings.flop_convention,
-        devices=devices,
-        run_dir=settings.run_dir or f"runs/{name}-{cluster.name}",
-        watch=settings.watch,
-        tables=settings.tables,
-        retry=tuple(Outcome(item) for item in settings.retry),
-        mix_fingerprints=settings.mix_fingerprints,
-        overrides=request.typed,
-        notify=settings.notify,
-        preflight=settings.preflight,
-        policy=profiles.policy(
-            request.path("policy"), request.root["policy"], budget_gpu_hours=request.root["budget"]["gpu_hours"]
-        ),
-    )
+    return grid
 
 
 def _models(request: _Request, grid: Declared) -> dict[str, ModelShape]:
@@ -232,19 +228,19 @@ def _check_given(given: Values, grid: Declared, models: Mapping[str, ModelShape]
 
 
 def _with_defaults(grid: Declared, request: _Request, cluster: ClusterSpec) -> Declared:
-    """The grid with what nothing else says: the cluster's device and GPUs a node, the trainer file's settings."""
+    """The grid with the cluster's device and GPUs and the trainer file's settings, where it does not name them."""
     axes: Values = {"gpus_per_node": (cluster.gpus_per_node,), "device": (cluster.device,)}
     settings = {key: value for key, value in request.root["trainer"].items() if key != "description"}
     with explained(request.path("trainer")):
         fit(TrainerSettings, settings, "trainer")
-        for item in fields(TrainerSettings):
-            name = f"trainer.{item.name}"
-            if item.name in settings and name not in request.given:
-                value = normalise_axis(name, settings[item.name], {})
-                # What is at its default anyway would only be one more column.
-                axes.update({name: (value,)} if value != item.default else {})
-    unsaid = {name: values for name, values in axes.items() if not grid.has_default(name)}
-    return replace(grid, axes={**unsaid, **grid.axes})
+        for name in SETTINGS:
+            axis = ALL_AXES[name]
+            if axis.field in settings and name not in request.given:
+                value = normalise_axis(name, settings[axis.field], {})
+                # One at its default would only be one more column.
+                axes.update({name: (value,)} if value != axis.default else {})
+    unnamed = {name: values for name, values in axes.items() if not grid.has_default(name)}
+    return replace(grid, axes={**unnamed, **grid.axes})
 
 
 def _series(request: _Request, grid: Declared, models: Mapping[str, ModelShape]) -> SeriesSpec:

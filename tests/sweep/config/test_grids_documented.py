@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweep.config import available, load
-from sweep.config.keys import SETTINGS
+from sweep.config.keys import ROOT_KEYS
 from sweep.core.cells.axes import AXES
 from sweep.core.grids.combination import DERIVED
 from sweep.core.grids.conditions import Condition
@@ -56,7 +56,7 @@ def test_there_are_examples_of_every_kind():
     assert {Path(name).parent.name for name in FILES} == {"grid", "model"}
 
 
-@pytest.mark.parametrize("name", [*AXES, *SETTINGS, *DERIVED, *available("grid")])
+@pytest.mark.parametrize("name", [*AXES, *ROOT_KEYS, *DERIVED, *available("grid")])
 def test_every_axis_key_and_grid_is_documented(name):
     assert f"`{name}`" in DOC
 

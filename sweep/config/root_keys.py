@@ -1,4 +1,4 @@
-"""The root's own keys, typed."""
+"""Reads the root's own keys (conf/config.yaml) into their types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.config.declared import texts
 from sweep.config.errors import ConfigError, explained, listed
-from sweep.config.keys import Settings, fit
+from sweep.config.keys import RootKeys, fit
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.encoding.codec import convert_value
 from sweep.core.encoding.nearest import did_you_mean
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def settings_of(root: Mapping[str, Any]) -> Settings:
+def root_keys_of(root: Mapping[str, Any]) -> RootKeys:
     """The root's own keys.
 
     Raises:
         ConfigError: If one has a value that it cannot have.
     """
-    names = [item.name for item in dataclasses.fields(Settings)]
+    names = [item.name for item in dataclasses.fields(RootKeys)]
     values: dict[str, Any] = {name: root[name] for name in names if root.get(name) is not None}
     for name in ("exclude", "require", "notify"):
         values[name] = texts(root.get(name), name)
@@ -30,9 +30,9 @@ def settings_of(root: Mapping[str, Any]) -> Settings:
     if "repeats" in values:
         repeats(values["repeats"])
     with explained():
-        fitted = fit(Settings, values, "the command line")
-        typed: dict[str, Any] = {name: convert_value(Settings, name, value, name) for name, value in fitted.items()}
-    return Settings(**typed)
+        fitted = fit(RootKeys, values, "the command line")
+        typed: dict[str, Any] = {name: convert_value(RootKeys, name, value, name) for name, value in fitted.items()}
+    return RootKeys(**typed)
 
 
 def _outcomes(value: object) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def _outcomes(value: object) -> tuple[str, ...]:
 
 
 def repeats(value: object) -> int:
-    """How many independent runs a cell gets; one where nothing says.
+    """The number of independent runs of each cell; 1 for None.
 
     Raises:
         ConfigError: If it is not a positive integer.
