@@ -1,4 +1,4 @@
-"""What a layout must show to be taken as equal to one process, and how it is made to show it."""
+"""Compares a layout with one process: tolerances, and the run that gathers losses, norms and weights."""
 
 from __future__ import annotations
 

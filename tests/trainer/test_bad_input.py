@@ -1,4 +1,4 @@
-"""What cannot be run is refused before any process group: one line from one rank, exit code 2, an error file."""
+"""A cell that cannot run is refused before any process group: one line from one rank, exit code 2, an error file."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def assert_refused_alone(path: Path, folder: Path, words: tuple[str, ...]) -> No
 
 
 @pytest.mark.torchrun
-def test_of_many_ranks_one_speaks_and_none_waits_for_another(tmp_path: Path) -> None:
+def test_one_of_several_ranks_prints_the_refusal(tmp_path: Path) -> None:
     made, device, words = BAD["cp with a sequence that does not divide"]
     path = write_cell(tmp_path, made, device)
     done = torchrun(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path))
-    said = [line for line in done.stderr.splitlines() if line.startswith("trainer: refused:")]
-    assert len(said) == 1
-    assert words[1] in said[0]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("trainer: refused:")]
+    assert len(lines) == 1
+    assert words[1] in lines[0]
     assert [found.name for found in tmp_path.glob(ERROR_GLOB)] == ["error-rank-0.json"]

@@ -1,4 +1,4 @@
-"""The command line as torchrun starts it: records, and what is refused."""
+"""The command line as torchrun starts it: records and refusals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_one_process_runs_without_torchrun(tmp_path: Path) -> None:
     assert all(line.startswith("step ") for line in progress), "on a machine that takes long for it"
 
 
-def test_ranks_left_behind_by_another_job_are_not_believed(tmp_path: Path) -> None:
+def test_rank_variables_left_behind_by_another_job_are_ignored(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell(trainer={"steps": 2, "warmup_steps": 1}))
     done = alone("--cell", str(path), "--out", str(tmp_path), WORLD_SIZE="8", RANK="3")
     assert done.returncode == 0, done.stderr
@@ -106,7 +106,7 @@ def test_a_variable_that_is_no_number_is_refused_in_one_line(name: str, value: s
 
 
 def placed(rank: int, local_rank: int, *, ranks: int = 2, of_node: int = 1) -> dict[str, str]:
-    """What an agent tells one of its ranks."""
+    """Variables that a torchrun agent sets for one of its ranks."""
     return {
         "TORCHELASTIC_RUN_ID": "x",
         "RANK": str(rank),
@@ -201,7 +201,7 @@ def test_a_missing_cell_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.torchrun
-def test_of_two_ranks_that_refuse_one_says_so(tmp_path: Path) -> None:
+def test_one_of_two_ranks_prints_the_refusal(tmp_path: Path) -> None:
     made = cell(gpus=2, nodes=2)
     path = write_cell(tmp_path, made)
     done = torchrun(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path))
@@ -210,7 +210,7 @@ def test_of_two_ranks_that_refuse_one_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.torchrun
-def test_the_rank_that_speaks_is_waited_for_though_it_comes_late(tmp_path: Path) -> None:
+def test_other_ranks_wait_for_the_refusal_of_a_late_rank_0(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell(gpus=2, nodes=2))
     late = tmp_path / "late.py"
     late.write_text(
@@ -220,7 +220,7 @@ def test_the_rank_that_speaks_is_waited_for_though_it_comes_late(tmp_path: Path)
     assert_refused(done, tmp_path, "gpus_per_node=1")
 
 
-def test_of_two_nodes_that_refuse_alike_the_first_rank_says_so_and_the_attempt_is_judged_by_it(tmp_path: Path) -> None:
+def test_of_two_nodes_with_the_same_refusal_rank_0_reports_it_and_decides_the_outcome(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell(gpus=4, nodes=2))
     arguments = ("--cell", str(path), "--out", str(tmp_path))
     with ThreadPoolExecutor() as pool:
@@ -234,7 +234,7 @@ def test_of_two_nodes_that_refuse_alike_the_first_rank_says_so_and_the_attempt_i
     assert "needs 4 ranks" in verdict.reason
 
 
-def test_a_node_that_alone_finds_something_says_so_itself(tmp_path: Path) -> None:
+def test_a_node_that_alone_finds_an_error_reports_it_itself(tmp_path: Path) -> None:
     # The first rank found nothing and met something else.
     lost = RankError(rank=0, node_rank=0, time=1.0, error_class=ErrorClass.COMMUNICATION, message="a peer is lost")
     (tmp_path / rank_error(0)).write_text(render_error(lost))

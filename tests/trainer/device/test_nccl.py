@@ -21,7 +21,7 @@ class FakeBackend:
         return self
 
 
-def test_an_nccl_backend_says_what_kind_of_error_it_has_met() -> None:
+def test_the_message_names_the_kind_of_an_nccl_backends_error() -> None:
     well = FakeBackend("SUCCESS")
     assert nccl.first_error([]) == nccl.first_error([well, well]) == ""
     assert "time-out" in nccl.first_error([well, FakeBackend("TIMEOUT")])
@@ -31,7 +31,7 @@ def test_an_nccl_backend_says_what_kind_of_error_it_has_met() -> None:
         assert kind == "SUCCESS" or " " in nccl.first_error([FakeBackend(kind)])
 
 
-def test_nccl_notes_errors_instead_of_aborting_unless_the_user_says_otherwise() -> None:
+def test_nccl_notes_errors_instead_of_aborting_unless_the_user_has_set_it() -> None:
     environ: dict[str, str] = {}
     nccl.set_error_handling(environ)
     assert environ == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
@@ -45,7 +45,7 @@ def test_nccl_notes_errors_instead_of_aborting_unless_the_user_says_otherwise() 
 
 
 @pytest.mark.torchrun
-def test_what_torchrun_says_of_nccls_errors_by_itself_is_not_the_users_word(tmp_path: Path) -> None:
+def test_a_value_that_torchrun_sets_by_itself_is_not_taken_for_the_users(tmp_path: Path) -> None:
     name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     program = tmp_path / "rank.py"
     program.write_text(

@@ -1,4 +1,4 @@
-"""Where a rank is: its variables, its mesh, its devices and threads, and what is refused there."""
+"""A rank's place: its variables, its mesh coordinates, its devices and threads, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which error is of which kind."""
+"""The class of each error."""
 
 from __future__ import annotations
 

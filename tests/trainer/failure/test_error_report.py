@@ -1,4 +1,4 @@
-"""Which rank says what has failed, and what its file tells."""
+"""The rank that reports an error, and the content of its error file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainer.failure.error_report import ErrorReporter, RankProgress
 from trainer.failure.process_exit import EXIT_FAILED, living_children
 
 
-def test_an_error_file_tells_step_memory_class_and_traceback(tmp_path: Path) -> None:
+def test_an_error_file_has_step_memory_class_and_traceback(tmp_path: Path) -> None:
     where = RankProgress(step=7, memory_bytes=lambda: 123)
     try:
         raise RuntimeError("line one\nline two")
@@ -53,7 +53,7 @@ def test_an_error_file_begins_with_what_an_exception_was_raised_from(tmp_path: P
     assert "Failed to run stage backward:" in [line.strip() for line in rest]
 
 
-def test_a_device_that_cannot_even_tell_its_memory_still_leaves_an_error(tmp_path: Path) -> None:
+def test_a_device_that_cannot_report_its_memory_still_leaves_an_error(tmp_path: Path) -> None:
     def broken() -> int:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -68,13 +68,13 @@ def test_a_rank_reports_once(tmp_path: Path) -> None:
     assert parse_error((tmp_path / rank_error(0)).read_text()).message == "the cause"
 
 
-def test_of_the_ranks_that_see_a_consequence_one_of_each_node_says_so(tmp_path: Path) -> None:
+def test_one_rank_of_each_node_reports_a_consequence(tmp_path: Path) -> None:
     for rank in range(8):
         ErrorReporter(tmp_path, ranks(rank), RankProgress()).report(ErrorClass.COMMUNICATION, "lost")
     assert {path.name for path in tmp_path.iterdir()} == {rank_error(0), rank_error(4)}
 
 
-def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(
+def test_one_of_several_ranks_that_meet_a_consequence_at_once_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def until_the_first_has_spoken(seconds: float) -> None:
@@ -92,7 +92,7 @@ def test_of_ranks_that_see_a_consequence_at_the_same_moment_one_says_so(
     assert {path.name for path in tmp_path.iterdir()} == {rank_error(0)}
 
 
-def test_a_cause_is_said_though_a_consequence_was_said_first(tmp_path: Path) -> None:
+def test_a_cause_is_reported_though_a_consequence_was_reported_first(tmp_path: Path) -> None:
     ErrorReporter(tmp_path, ranks(0), RankProgress()).report(ErrorClass.COMMUNICATION, "lost")
     assert ErrorReporter(tmp_path, ranks(1), RankProgress()).report(ErrorClass.OOM_DEVICE, "out of memory")
 
@@ -103,12 +103,12 @@ def test_the_launchers_error_does_not_silence_a_rank(tmp_path: Path) -> None:
     assert ErrorReporter(tmp_path, ranks(1), RankProgress()).report(ErrorClass.COMMUNICATION, "lost")
 
 
-def test_what_happens_after_the_result_is_no_error(tmp_path: Path) -> None:
+def test_an_event_after_the_result_is_no_error(tmp_path: Path) -> None:
     assert not ErrorReporter(tmp_path, ranks(0), RankProgress(is_done=True)).report(ErrorClass.STOPPED, "stopped")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_gone_is_said_and_does_not_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_printed_and_does_not_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not ErrorReporter(tmp_path / "gone", ranks(0), RankProgress()).report(ErrorClass.EXCEPTION, "x")
     assert "cannot write" in capsys.readouterr().err
 
@@ -176,7 +176,7 @@ def test_what_the_main_thread_reports_is_written_though_another_thread_would_end
     assert done.returncode in codes
 
 
-def test_a_rank_that_is_stopped_while_it_leaves_a_refusal_to_others_says_it(tmp_path: Path) -> None:
+def test_a_rank_that_is_stopped_while_it_waits_for_anothers_refusal_reports_it(tmp_path: Path) -> None:
     waiting = """
 StopWatcher(reporter, Ranks(), grace_s=0.1).start()
 reporter.progress.refusal = "cell.json: cannot read it"

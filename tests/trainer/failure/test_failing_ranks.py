@@ -1,4 +1,4 @@
-"""Ranks that fail, die, hang or are stopped: what they leave behind, and how soon they are gone."""
+"""Ranks that fail, die, hang or are stopped: their error files, and how soon they end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sabotaged(folder: Path, way: str, *, rank: int, step: int, made: Cell) -> su
 
 
 @pytest.mark.torchrun
-def test_an_exception_is_left_by_its_rank_with_its_step_and_by_no_other(tmp_path: Path) -> None:
+def test_the_rank_of_an_exception_reports_it_with_its_step_and_no_other_rank_does(tmp_path: Path) -> None:
     done = sabotaged(tmp_path, "raise_exception", rank=1, step=3, made=cell(gpus=2))
     assert done.returncode != 0
     errors = errors_in(tmp_path)
@@ -67,7 +67,7 @@ def test_a_killed_rank_makes_its_peer_report_lost_communication(tmp_path: Path) 
 
 
 @pytest.mark.torchrun
-def test_a_rank_that_its_agent_stops_because_another_died_does_not_say_that_someone_stopped_it(
+def test_a_rank_that_its_agent_stops_because_another_died_reports_lost_communication(
     tmp_path: Path,
 ) -> None:
     sabotaged(tmp_path, "kill_the_other", rank=0, step=2, made=cell(gpus=2))
@@ -91,7 +91,9 @@ def test_a_rank_that_hangs_makes_its_peer_report_a_time_out_in_time(tmp_path: Pa
     ("way", "expected"),
     [("raise_device_oom", ErrorClass.OOM_DEVICE), ("allocate_too_much", ErrorClass.OOM_HOST)],
 )
-def test_running_out_of_memory_is_told_apart(way: str, expected: ErrorClass, tmp_path: Path) -> None:
+def test_running_out_of_device_and_of_host_memory_are_told_apart(
+    way: str, expected: ErrorClass, tmp_path: Path
+) -> None:
     path = write_cell(tmp_path, cell())
     program = [str(SABOTAGE), way, "0", "2", "--cell", str(path), "--out", str(tmp_path)]
     done = subprocess.run(
@@ -146,7 +148,7 @@ def wait_until_gone(pids: list[int], seconds: float) -> bool:
 
 
 @pytest.mark.torchrun
-def test_sigterm_to_the_agent_ends_all_ranks_within_seconds_and_is_said(tmp_path: Path) -> None:
+def test_sigterm_to_the_agent_ends_all_ranks_within_seconds_and_is_reported(tmp_path: Path) -> None:
     path = write_cell(tmp_path, cell(gpus=2, trainer=ENDLESS))
     command = torchrun_command(2, "-m", "trainer", "--cell", str(path), "--out", str(tmp_path))
     with running(command, tmp_path) as process:

@@ -1,4 +1,4 @@
-"""Ranks in which nothing ends any more give up and say so; those that go on are left alone."""
+"""A rank that hangs is ended with an error file; a rank that makes progress is not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gave_up(
     return codes[0], parse_error(path.read_text()) if path.exists() else None
 
 
-def test_steps_that_stop_ending_are_a_lost_communication(tmp_path: Path) -> None:
+def test_a_hang_is_reported_as_lost_communication(tmp_path: Path) -> None:
     done = iter([0, 1, 2, 3])
     reporter = ErrorReporter(tmp_path, ranks(0), RankProgress(step=3, phase="training"))
     began = time.monotonic()
@@ -58,7 +58,7 @@ def test_a_hang_in_the_first_step_may_be_compiling(tmp_path: Path) -> None:
     assert "The first step includes compiling" in error.message
 
 
-def test_what_nccl_notes_in_the_background_is_said_though_steps_go_on(tmp_path: Path) -> None:
+def test_an_error_that_nccl_notes_is_reported_though_steps_go_on(tmp_path: Path) -> None:
     counted = iter(range(10**6))
     reporter = ErrorReporter(tmp_path, ranks(0), RankProgress())
     code, error = gave_up(tmp_path, reporter, n_done=lambda: next(counted), error=lambda: "NCCL reports an error")
@@ -70,7 +70,7 @@ def test_what_nccl_notes_in_the_background_is_said_though_steps_go_on(tmp_path: 
     )
 
 
-def test_a_device_that_answers_with_its_error_is_said_with_its_kind(tmp_path: Path) -> None:
+def test_a_device_error_is_reported_with_its_class(tmp_path: Path) -> None:
     def n_done() -> int:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -83,7 +83,7 @@ def test_a_rank_whose_result_is_written_ends_well_though_its_groups_do_not_close
     assert gave_up(tmp_path, ErrorReporter(tmp_path, ranks(0), RankProgress(is_done=True))) == (0, None)
 
 
-def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_begins_new_phases_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     progress = RankProgress()
     enough = threading.Event()
@@ -102,7 +102,7 @@ def test_phases_that_go_on_beginning_are_left_alone(tmp_path: Path, monkeypatch:
     assert codes == []
 
 
-def test_steps_that_go_on_ending_are_left_alone(tmp_path: Path) -> None:
+def test_a_rank_whose_steps_end_is_not_ended(tmp_path: Path) -> None:
     codes: list[int] = []
     counted = iter(range(10**6))
     reporter = ErrorReporter(tmp_path, ranks(0), RankProgress())

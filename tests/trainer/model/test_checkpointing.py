@@ -1,4 +1,4 @@
-"""What is kept and what is computed once more."""
+"""Results that activation checkpointing keeps, and results that it recomputes."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ GROUPED = ModelShape(
 
 
 def name_there(name: str) -> str:
-    """What transformers calls a parameter of ours."""
+    """Name in transformers of one of our parameters."""
     return renamed(name.removesuffix(".weight"), NAMES, LAYERS)
 
 

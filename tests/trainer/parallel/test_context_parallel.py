@@ -1,4 +1,4 @@
-"""Which positions a context-parallel rank holds."""
+"""Positions of a context-parallel rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The split of layers over stages, which rank holds which stage, and what a stage is made of."""
+"""The split of layers over stages, the stages of each rank, and the modules of a stage."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def largest_rank(sizes: Sequence[int], ranks: list[list[int]]) -> int:
     return max(sum(sizes[stage] for stage in stages) for stages in ranks)
 
 
-def test_a_split_is_told_in_words() -> None:
+def test_a_stage_describes_itself() -> None:
     first, last = split_layers(dataclasses.replace(SMALL, n_layers=3), one_each(2))
     assert str(first) == "stage 0: embedding, layers 0-1 (0.000592 M parameters)"
     assert str(last) == "stage 1: layers 2-2, norm and head (0.000332 M parameters)"

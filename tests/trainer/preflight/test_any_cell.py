@@ -1,8 +1,8 @@
-"""One rule book, not two: whatever cell the rules let through, the trainer builds and steps, on any of its ranks.
+"""Every cell that breaks no rule can be built and stepped by the trainer, on any of its ranks.
 
-The ranks are pretended: on torch's fake process group collectives return at once with whatever is in their buffers.
-So it is shapes, schedules and placements that are tried here, at any number of ranks; what comes out is proven on real
-ranks (:mod:`tests.trainer.parallel.test_layouts`).
+The ranks are fake: on torch's fake process group collectives return at once with the present content of their buffers.
+So these tests check shapes, schedules and placements, at any number of ranks; numbers are compared on
+real ranks (:mod:`tests.trainer.parallel.test_layouts`).
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def cells(draw: st.DrawFn) -> Cell:
 
 
 @contextmanager
-def pretended(rank: int, world_size: int) -> Iterator[None]:
+def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
     if world_size == 1:
         yield
         return
@@ -112,7 +112,7 @@ def pretended(rank: int, world_size: int) -> Iterator[None]:
 
 
 def agree_on_stated_shapes(schedule: Any, stages: list[Any], *args: object) -> None:
-    """Stages ask their neighbours whether all were told their shapes; pretended neighbours say no."""
+    """Let stages use static shapes: fake neighbours would vote no."""
     for stage in stages:
         assert not InferenceMode.needs_dynamic(stage._user_meta, True)
         stage._inference_mode = InferenceMode.STATIC
@@ -121,14 +121,14 @@ def agree_on_stated_shapes(schedule: Any, stages: list[Any], *args: object) -> N
 def step(cell: Cell, rank: int) -> tuple[list[float] | None, list[float]]:
     compute = devices.CpuCompute()
     ranks = Ranks(rank=rank, world_size=cell.gpus)
-    with pretended(rank, cell.gpus):
+    with fake_ranks(rank, cell.gpus):
         model = session.build(cell, compute, ranks)
         measurements = session.fit(cell, ranks, compute, model, session.DeviceMonitor(compute, RankProgress()), None)
     return measurements.losses, measurements.grad_norms
 
 
 def apart(doing: Callable[[], object]) -> Any:
-    """What a function returns in a child process: what DTensor keeps of a mesh is true of one rank only."""
+    """Call a function in a child process: DTensor caches facts of a mesh that are true of one rank only."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -168,9 +168,9 @@ SEARCH = settings(
 
 @settings(SEARCH, max_examples=40)
 @given(cell=cells(), data=st.data())
-def test_a_cell_that_the_rules_let_through_is_built_and_stepped(cell: Cell, data: st.DataObject) -> None:
+def test_a_cell_that_breaks_no_rule_is_built_and_stepped(cell: Cell, data: st.DataObject) -> None:
     assume(not violations(cell))
-    # DDP's reducer wants more of a process group than the pretended one does; test_layouts runs it.
+    # DDP's reducer needs more of a process group than the fake one does; test_layouts runs it.
     assume(cell.gpus == 1 or cell.parallelism.dp_replicate < cell.gpus)
     rank = data.draw(st.integers(0, cell.gpus - 1))
     note(f"rank {rank} of {cell.gpus}")
@@ -186,7 +186,9 @@ def test_a_cell_that_the_rules_let_through_is_built_and_stepped(cell: Cell, data
     recipe=st.sampled_from(("tensorwise", "rowwise")),
     data=st.data(),
 )
-def test_so_is_one_of_a_narrow_format(cell: Cell, precision: Precision, recipe: str, data: st.DataObject) -> None:
+def test_a_cell_of_a_narrow_format_that_breaks_no_rule_is_built_and_stepped(
+    cell: Cell, precision: Precision, recipe: str, data: st.DataObject
+) -> None:
     pytest.importorskip(mxfp8.MODULE)
     model = cell.model
     wide = dataclasses.replace(model, hidden=32 * model.n_heads, ffn_hidden=32 * model.ffn_hidden)
@@ -254,7 +256,7 @@ def test_a_rank_without_any_parameter_takes_part() -> None:
 
 
 def mesh_ranks(rank: int) -> dict[str, list[int]]:
-    with pretended(rank, 32):
+    with fake_ranks(rank, 32):
         mesh = build_mesh(FOUR_DIMENSIONS.parallelism, 32, "cpu")
         parts = {name: getattr(mesh, name) for name in ("pp", "replicate", "shard", "cp", "tp")}
         assert mesh.model_group is not None
@@ -273,7 +275,7 @@ def test_mesh_dimensions_follow_the_stated_order() -> None:
     assert found["model_group"] == [*range(8), *range(16, 24)]
 
 
-def test_the_second_half_of_a_mesh_too() -> None:
+def test_mesh_dimensions_follow_the_stated_order_in_the_second_half_too() -> None:
     found = apart(lambda: mesh_ranks(29))
     assert found["tp"] == [28, 29]
     assert found["cp"] == [29, 31]
@@ -305,7 +307,7 @@ def order_of_application(cell: Cell) -> list[str]:
                 return _original(*args, **kwargs)
 
             stack.enter_context(mock.patch.object(owner, original.__name__, noted))
-        stack.enter_context(pretended(0, cell.gpus))
+        stack.enter_context(fake_ranks(0, cell.gpus))
         mesh = build_mesh(cell.parallelism, cell.gpus, "cpu")
         parallelize.parallelize(
             cell, mesh, torch.device("cpu"), materialize=lambda *_, **__: applied.append("materialize")

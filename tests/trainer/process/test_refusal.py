@@ -1,4 +1,4 @@
-"""Which rank says why it is refused, after how long, and with which words."""
+"""The rank that reports a refusal, how long it waits, and its message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGENTS = {
 
 
 class Waits:
-    """A clock that sleeping alone moves."""
+    """A clock that only ``sleep`` moves."""
 
     def __init__(self) -> None:
         self.waited_s = 0.0
@@ -70,7 +70,7 @@ def refused(folder: Path, rank: int, *, speaker: int) -> None:
         (5, 0, 15),
     ],
 )
-def test_a_refusal_that_nobody_else_says_is_said_by_the_rank_that_has_it(
+def test_a_rank_reports_a_refusal_that_no_other_rank_reports(
     rank: int, speaker: int, patience_s: float, tmp_path: Path, waits: Waits, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(tmp_path, rank, speaker=speaker)
@@ -80,15 +80,15 @@ def test_a_refusal_that_nobody_else_says_is_said_by_the_rank_that_has_it(
     assert (error.error_class, error.message) == (ErrorClass.REFUSED, "no such file")
 
 
-@pytest.mark.parametrize(("rank", "speaker", "said_by"), [(4, 0, 0), (1, 0, 0), (5, 0, 0), (5, 0, 4), (5, 4, 4)])
-def test_a_refusal_that_another_rank_has_said_is_not_said_again(
-    rank: int, speaker: int, said_by: int, tmp_path: Path, waits: Waits, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("rank", "speaker", "reported_by"), [(4, 0, 0), (1, 0, 0), (5, 0, 0), (5, 0, 4), (5, 4, 4)])
+def test_a_refusal_that_another_rank_has_reported_is_not_reported_again(
+    rank: int, speaker: int, reported_by: int, tmp_path: Path, waits: Waits, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = RankError(rank=said_by, node_rank=0, time=1.0, error_class=ErrorClass.REFUSED, message="no such file")
-    (tmp_path / rank_error(said_by)).write_text(render_error(said))
+    said = RankError(rank=reported_by, node_rank=0, time=1.0, error_class=ErrorClass.REFUSED, message="no such file")
+    (tmp_path / rank_error(reported_by)).write_text(render_error(said))
     refused(tmp_path, rank, speaker=speaker)
     assert capsys.readouterr().err == ""
-    assert [path.name for path in tmp_path.glob(ERROR_GLOB)] == [rank_error(said_by)]
+    assert [path.name for path in tmp_path.glob(ERROR_GLOB)] == [rank_error(reported_by)]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_refusal_that_another_rank_has_said_is_not_said_again(
         ({"TORCHELASTIC_RUN_ID": None}, 0),
     ],
 )
-def test_before_the_ranks_are_known_every_node_is_heard(
+def test_before_the_ranks_are_known_every_node_reports(
     changes: dict[str, str | None],
     patience_s: float,
     tmp_path: Path,
@@ -120,7 +120,7 @@ def test_before_the_ranks_are_known_every_node_is_heard(
     assert capsys.readouterr().err.count("there is no such folder") == 1
 
 
-def test_only_a_rank_that_knows_of_rank_0_leaves_the_word_to_it() -> None:
+def test_only_a_rank_that_knows_its_rank_leaves_the_report_to_rank_0() -> None:
     assert not reports_at_once(AGENTS)
     assert reports_at_once({**AGENTS, "RANK": "00"})
 
@@ -135,7 +135,7 @@ def test_only_a_rank_that_knows_of_rank_0_leaves_the_word_to_it() -> None:
         ({"GROUP_RANK": None}, "GROUP_RANK is missing"),
     ],
 )
-def test_the_variable_that_is_wrong_is_named(changes: dict[str, str | None], words: str) -> None:
+def test_the_wrong_variable_is_named(changes: dict[str, str | None], words: str) -> None:
     environ = {name: value for name, value in {**AGENTS, **changes}.items() if value is not None}
     with pytest.raises(Refusal, match=words):
         Ranks.from_environment(environ)

@@ -1,4 +1,4 @@
-"""Driver for torchrun: steps of several cells in which nobody may ask for a tensor's value (no test by itself).
+"""Driver for torchrun: steps of several cells in which no tensor's value may be read on the host (no test).
 
 torchrun ... tests/trainer/programs/no_host_sync.py CELLS.json OUT.json
 """
@@ -25,7 +25,7 @@ from trainer.training.loop import Trainee
 from trainer.training.optimizer import ShardedAdamW
 
 # On a GPU each of these waits for the device.
-ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__", "cpu", "numpy")
+READS = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__", "cpu", "numpy")
 
 
 def _forbidden(*_arguments: object, **_named: object) -> NoReturn:
@@ -33,9 +33,9 @@ def _forbidden(*_arguments: object, **_named: object) -> NoReturn:
 
 
 @contextlib.contextmanager
-def nobody_asks() -> Iterator[None]:
-    originals = {name: getattr(torch.Tensor, name) for name in ASKING}
-    for name in ASKING:
+def no_reads() -> Iterator[None]:
+    originals = {name: getattr(torch.Tensor, name) for name in READS}
+    for name in READS:
         setattr(torch.Tensor, name, _forbidden)
     try:
         yield
@@ -45,7 +45,7 @@ def nobody_asks() -> Iterator[None]:
 
 
 def norms(cell: Cell, ranks: Ranks) -> list[float]:
-    """Gradient norms of three steps, all but the first unasked."""
+    """Gradient norms of three steps, all but the first without reads on the host."""
     compute = devices.open_compute("cpu", ranks.local_rank)
     model = session.build(cell, compute, ranks)
     optimizer = ShardedAdamW(model.parameters(), cell.trainer, model.model_group, model.tp, model.loss_scale)
@@ -54,7 +54,7 @@ def norms(cell: Cell, ranks: Ranks) -> list[float]:
     rows = rows.view(-1, cell.seq_len + 1)
     # The stages of a pipeline agree in the first step, and wait for it.
     found = [trainee.step(rows)[1]]
-    with nobody_asks():
+    with no_reads():
         found += [trainee.step(rows)[1] for _ in range(2)]
     return [float(norm) for norm in found]
 

@@ -56,7 +56,7 @@ def test_an_accumulated_step_is_the_whole_step() -> None:
     assert accumulated.grad_norms == pytest.approx(whole.grad_norms, rel=1e-5)
 
 
-def test_without_clipping_the_norm_is_still_told() -> None:
+def test_without_clipping_the_norm_is_still_returned() -> None:
     clipped = fitted(cell(trainer={"grad_clip": 0.1}))
     unclipped = fitted(cell(trainer={"grad_clip": 0.0}))
     assert clipped.grad_norms[0] == unclipped.grad_norms[0] > 0.1
@@ -114,7 +114,7 @@ def forbidden(*args: object, **kwargs: object) -> NoReturn:
     raise AssertionError("a step must not wait for the device")
 
 
-def test_no_step_asks_for_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_reads_a_value_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     made = cell(micro_batch=2)
     compute = devices.CpuCompute()
     model = session.build(made, compute, Ranks())
@@ -134,7 +134,7 @@ def test_no_step_asks_for_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.torchrun
-def test_no_step_of_several_ranks_asks_for_a_value_either(tmp_path: Path) -> None:
+def test_no_step_of_several_ranks_reads_a_value_on_the_host(tmp_path: Path) -> None:
     pipeline = Parallelism(pp=2, schedule=Schedule.ONE_F_ONE_B)
     cells = {
         "fsdp": cell(gpus=2, micro_batch=2),
@@ -219,7 +219,7 @@ def test_a_steps_tokens_come_from_the_stream_in_order() -> None:
     assert len(list(stream(source, share, 3, pin=False))) == 3
 
 
-def test_progress_is_told_from_the_start_to_the_end_and_stays_whole(tmp_path: Path) -> None:
+def test_progress_is_written_from_start_to_end_and_is_always_complete(tmp_path: Path) -> None:
     done = 0
     writer = ProgressWriter(tmp_path, steps=9, tokens_per_step=100, n_done=lambda: done, period_s=0.02)
     with writer:

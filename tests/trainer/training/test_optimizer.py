@@ -44,7 +44,7 @@ def test_a_step_is_that_of_clipping_and_adamw(factor: float) -> None:
             assert mine.grad is None
 
 
-def test_a_rank_without_parameters_asks_nobody_for_the_norm_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_parameters_does_not_compute_a_norm_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     # Torch answers it with a tensor of the CPU, which a GPU's rank would wait for.
     monkeypatch.delattr("trainer.training.optimizer.get_total_norm")
     optimizer = ShardedAdamW([nn.Parameter(torch.empty(0))], SETTINGS)

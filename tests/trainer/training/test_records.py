@@ -190,7 +190,7 @@ def test_the_source_hash_follows_content_and_name(tmp_path: Path) -> None:
     assert len(source_hash()) == 16
 
 
-def test_of_a_pipelines_ranks_those_that_see_the_loss_tell_it() -> None:
+def test_pipeline_ranks_with_the_last_stage_give_the_loss() -> None:
     blind = facts(measurements=measurements(times=[1.0] * 3, losses=None, window_time_s=3.0))
     seeing = facts(measurements=measurements(times=[1.0] * 3, losses=[3.0, 2.0, 1.0], window_time_s=3.0))
     other = facts(measurements=measurements(times=[1.0] * 3, losses=[1.0, 1.0, 1.0], window_time_s=3.0))
