@@ -1,4 +1,4 @@
-"""Parts of the tests at once: what is shown, what is returned, and what an interruption leaves."""
+"""Several test runs at once: the output that is shown, the exit code, and no process left after an interruption."""
 
 from __future__ import annotations
 

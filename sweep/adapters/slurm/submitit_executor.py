@@ -63,7 +63,7 @@ class LaunchExecutor(SlurmExecutor):
         Raises:
             SchedulerError: If sbatch cannot be run, or the script cannot be written.
         """
-        return self._commands.submit(["sbatch", "--test-only", str(self._write_script(self._submitit_command_str))])
+        return self._commands.submit(["sbatch", "--test-only", str(self._write_script(self.script_text()))])
 
     def script_text(self) -> str:
         """The job script."""
@@ -85,7 +85,8 @@ class LaunchExecutor(SlurmExecutor):
         submitit's method runs sbatch without a timeout and with this process's whole environment, prints its errors,
         and renames the script afterwards, which a crash in between would leave undone.
         """
-        answer = self._commands.submit(self._make_submission_command(self._write_script(command)))
+        script = self._write_script(self._make_submission_file_text(command, self._submission.name))
+        answer = self._commands.submit(self._make_submission_command(script))
         if answer.returncode != 0:
             raise error_of(answer)
         try:
@@ -94,11 +95,11 @@ class LaunchExecutor(SlurmExecutor):
             raise SubmissionUncertainError(f"sbatch gave no job id but {answer.stdout.strip()!r}") from error
         return SlurmJob(folder=self.folder, job_id=job_id, tasks=[0])
 
-    def _write_script(self, command: str) -> Path:
+    def _write_script(self, text: str) -> Path:
         script = self.folder / script_name(self._submission.name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            script.write_text(self._make_submission_file_text(command, self._submission.name))
+            script.write_text(text)
         except OSError as error:
             raise SchedulerError(f"the job script {script} cannot be written: {error}") from error
         return script
