@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 def cluster_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -> tuple[Scheduler, ClusterView]:
-    """The scheduler that a cluster names, and what else can be asked of the cluster.
+    """The scheduler that a cluster names, and the view of that cluster, which only reads.
 
     Args:
         cluster: The cluster.
         run_dir: The run directory.
-        starts: Whether jobs that wait may be started, where this process has to do that.
+        starts: True if a local scheduler may start jobs that wait.
 
     Raises:
-        sweep.ports.SchedulerError: If its commands are not to be had here.
+        sweep.ports.SchedulerError: If its commands are missing on this machine.
     """
     if cluster.scheduler is SchedulerKind.SLURM:
         from sweep.adapters.slurm.scheduler import SlurmScheduler
@@ -73,16 +73,16 @@ def observe_run(history: History, content: SweepFile, run_dir: RunDir) -> Observ
 def observe_queue(history: History, content: SweepFile, run_dir: RunDir) -> Observation:
     """Slurm's reports on the jobs of a run that another process watches; nothing is concluded from them."""
     reports: Mapping[str, JobReport] = {}
-    flying = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
-    if flying and content.scheduler == SchedulerKind.SLURM:
-        since = min(attempt.reserved_at for attempt in flying)
-        with suppress(SchedulerError):  # who watches says so where it is away
-            reports = _view(content, run_dir).reports.poll([str(attempt.job_id) for attempt in flying], since=since)
+    in_flight = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
+    if in_flight and content.scheduler == SchedulerKind.SLURM:
+        since = min(attempt.reserved_at for attempt in in_flight)
+        with suppress(SchedulerError):  # the watching process reports that it is away
+            reports = _view(content, run_dir).reports.poll([str(attempt.job_id) for attempt in in_flight], since=since)
     return Observation(reports=reports, unrecorded=frozenset())
 
 
 def _view(content: SweepFile, run_dir: RunDir) -> ClusterView:
-    """The view of a run's cluster: it can be asked, and takes no orders."""
+    """The view of a run's cluster, which only reads."""
     if content.scheduler == SchedulerKind.SLURM:
         from sweep.adapters.slurm.scheduler import SlurmScheduler
 

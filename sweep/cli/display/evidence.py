@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def attempts_as_json(
     cell_id: str, content: SweepFile, history: History, run_dir: RunRecords, seen: Observation
 ) -> list[dict[str, object]]:
-    """Every attempt at a cell, with the evidence that its outcome rests on, or what it waits for, or how far it is."""
+    """Every attempt at a cell, with the evidence for its outcome, the reason why it waits, or its progress."""
     found = []
     for repeat in range(1, content.repeats + 1):
         for attempt in history.of(cell_id, repeat).attempts:
@@ -54,7 +54,7 @@ def _as_data(attempt: AttemptState, seen: Observation) -> dict[str, object]:
 
 
 def _running(attempt: AttemptState, run_dir: RunRecords) -> dict[str, object] | None:
-    """The latest news from launcher and trainer of an attempt in flight; None before its launcher began."""
+    """The last report of an attempt's launcher and trainer; None before its launcher began, and after its end."""
     launched = run_dir.attempt_file(attempt.key) if attempt.in_flight else None
     if launched is None:
         return None
@@ -72,7 +72,7 @@ def _running(attempt: AttemptState, run_dir: RunRecords) -> dict[str, object] | 
 def print_attempts(
     console: Console, cell_id: str, content: SweepFile, history: History, run_dir: RunRecords, seen: Observation
 ) -> None:
-    """Every attempt at a cell: when, where, how it ended, and the evidence in the order in which it decides."""
+    """Print every attempt at a cell: times, nodes, outcome, and the evidence in the order in which it decides."""
     for attempt in attempts_as_json(cell_id, content, history, run_dir, seen):
         title = f"repeat {attempt['repeat']} attempt {attempt['attempt']}: {attempt['outcome'] or attempt['state']}"
         title += "" if attempt["recorded"] else " (not recorded yet)"
@@ -103,7 +103,7 @@ def _facts(attempt: Mapping[str, object]) -> list[tuple[str, str]]:
     return [
         *facts,
         ("result", str(result)),
-        ("scheduler's word", state),
+        ("scheduler", state),
         ("nodes", ", ".join(evidence.get("nodes") or [])),
         ("exit code", "" if evidence.get("exit_code") is None else str(evidence["exit_code"])),
         ("blamed", ", ".join(evidence.get("blamed") or [])),
@@ -137,7 +137,7 @@ def _when(value: object) -> str:
 def print_nodes(
     console: Console, cluster: str, blames: Sequence[Blame], *, after: int, expiry_h: float, now: float
 ) -> None:
-    """Nodes that attempts blame on one cluster, over all of the user's runs there."""
+    """Print the nodes of one cluster that attempts of any of the user's runs blame."""
     from rich.markup import escape
 
     found = evidence_of(standing(blames, now=now, expiry_h=expiry_h))
@@ -145,7 +145,7 @@ def print_nodes(
         console.print(f"no node of {cluster} is blamed by any attempt of the last {expiry_h:g} hours.", highlight=False)
         return
     for node, cells, reason in found:
-        verdict = "[red]excluded[/red]" if cells >= after else "watched"
-        told = f"blamed by {counted(cells, 'cell')}; latest: {escape(reason)}"
-        console.print(f"{node}: {verdict}, {told}", highlight=False, soft_wrap=True)
+        state = "[red]excluded[/red]" if cells >= after else "watched"
+        reason_text = f"blamed by {counted(cells, 'cell')}; latest: {escape(reason)}"
+        console.print(f"{node}: {state}, {reason_text}", highlight=False, soft_wrap=True)
     console.print(f"excluded: blamed by {after} or more different cells within {expiry_h:g} hours.", highlight=False)

@@ -31,29 +31,29 @@ _LINE_EVERY_S = 10.0
 
 
 class ConsoleReporter:
-    """Implements :class:`sweep.usecases.session.Reporter` on a console (standard error).
+    """Implements :class:`sweep.usecases.session.Reporter` on a console.
 
     Args:
-        console: Where to.
-        cells: The run's cells, to name them by what they are.
+        console: Standard error.
+        cells: The run's cells, which lines describe by model, nodes and layout.
         now: The clock for the time before each line.
     """
 
     def __init__(self, console: Console, cells: Mapping[str, Cell], now: Callable[[], float] = time.time) -> None:
-        """Nothing printed yet."""
+        """Print nothing yet."""
         self._console = console
         self._cells = cells
         self._now = now
 
     def submitted(self, submission: Submission, jobs: tuple[str, ...]) -> None:
-        """A submission has become jobs."""
+        """Print that a submission has become jobs."""
         shape = f"{submission.nodes} node{'s' if submission.nodes > 1 else ''} x {submission.gpus_per_node}"
         shown = jobs[0] if len(jobs) == 1 else f"{jobs[0]} .. {jobs[-1]}"
         cells = ", ".join(key.cell_id for key in submission.tasks[:4]) + (" ..." if len(submission.tasks) > 4 else "")
         self._line(f"[bold]submitted[/bold] {cells} on {shape} as {shown}")
 
     def ended(self, key: AttemptKey, verdict: Verdict) -> None:
-        """An attempt is over."""
+        """Print that an attempt is over."""
         style = "green" if verdict.outcome is Outcome.SUCCEEDED else "red"
         cell = self._cells.get(key.cell_id)
         what = "" if cell is None else f" ({describe(cell)})"
@@ -61,7 +61,7 @@ class ConsoleReporter:
         self._line(f"[{style}]{verdict.outcome}[/{style}] {key}{what}", reason)
 
     def note(self, text: str) -> None:
-        """Something that people should know."""
+        """Print a note."""
         self._line("[yellow]note:[/yellow]", f" {text}")
 
     def _line(self, markup: str, plain: str = "") -> None:
@@ -72,16 +72,16 @@ class ConsoleReporter:
 
 
 class Watching:
-    """Shows where a run stands while it is watched: live on a terminal, else a line now and then.
+    """Shows the state of a run while it is watched: live on a terminal, else one line at most every ten seconds.
 
     Args:
-        console: Where to.
+        console: Standard error.
         content: The run's points.
         orchestrator: Watches the run.
     """
 
     def __init__(self, console: Console, content: SweepFile, orchestrator: Orchestrator) -> None:
-        """Nothing shown yet."""
+        """Show nothing yet."""
         self._console = console
         self._content = content
         self._executor, self._ports = orchestrator.executor, orchestrator.ports
@@ -106,7 +106,7 @@ class Watching:
             self._live.stop()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show where it stands."""
+        """Show the state of the run."""
         if snapshot.is_over:
             return
         listed = statuses(self._content, self._executor.history, self._ports.run_dir, snapshot.actions)

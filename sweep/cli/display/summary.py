@@ -1,4 +1,4 @@
-"""Sums a run up: how many repeats are in each state, GPU-hours and the budget, and what a look at the run found."""
+"""Sums a run up: the number of repeats in each state, GPU-hours and the budget, and ends that nobody has recorded."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TO_COME = (*TO_SUBMIT, ActionKind.LATER)
 
 
 def totals_line(statuses: Sequence[RepeatStatus]) -> str:
-    """How many repeats are in each state, in words."""
+    """The number of repeats in each state."""
     counts = Counter(status.state for status in statuses)
-    words = {
+    labels = {
         "done": "measured",
         "explained": "explained",
         "running": "running",
@@ -37,18 +37,18 @@ def totals_line(statuses: Sequence[RepeatStatus]) -> str:
         ActionKind.OVER_BUDGET.value: "over budget",
         ActionKind.GIVE_UP.value: "given up",
     }
-    parts = [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    parts = [f"{counts[state]} {label}" for state, label in labels.items() if counts[state]]
     return f"{counted(len(statuses), 'repeat')}: {', '.join(parts)}" if parts else "no cells"
 
 
 def gpu_hours_to_submit(statuses: Sequence[RepeatStatus], walltime_min: int) -> float:
-    """Walltime x GPUs of everything that would be submitted: an upper bound."""
+    """An upper bound on GPU-hours: walltime x GPUs of everything that would be submitted."""
     new = (status for status in statuses if status.action.kind in _TO_COME)
     return sum(status.cell.gpus * (status.action.walltime_min or walltime_min) for status in new) / 60
 
 
 def budget_totals(budget_gpu_hours: float | None, history: History) -> dict[str, float | None]:
-    """GPU-hours for ``--json``: spent, reserved, both together, and where there is a budget it and what is left."""
+    """GPU-hours for ``--json``: spent, reserved, their sum, the budget and the rest of it (None without one)."""
     spent, committed = gpu_hours_spent(history), gpu_hours_committed(history)
     return {
         "gpu_hours_spent": spent,
@@ -60,7 +60,7 @@ def budget_totals(budget_gpu_hours: float | None, history: History) -> dict[str,
 
 
 def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:
-    """Where a budget is set: what of it is spent, reserved and left."""
+    """A note on a budget: GPU-hours spent, reserved and left; none where no budget is set."""
     totals = budget_totals(budget_gpu_hours, history)
     left = totals["budget_gpu_hours_left"]
     if left is None:

@@ -1,4 +1,4 @@
-"""``cancel``: end cells that are queued or running and hold back those to come, or ask who watches the run to."""
+"""``cancel``: ends cells that are queued or running and submits none of them again; or asks the watching process to."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def main(asked: Arguments) -> int:
         nothing = "these cells are measured, explained, given up or cancelled already"
     else:
         nothing = f"no cell of this run meets {asked.where!r}"
-    _tell(asked, run_dir, _cancels(run_dir)[before:], nothing, err)
+    _report(asked, run_dir, _cancels(run_dir)[before:], nothing, err)
     return OK
 
 
@@ -70,7 +70,7 @@ def _cancels(run_dir: RunDir) -> list[CancelRequested]:
     return [event for event in events if isinstance(event, CancelRequested)]
 
 
-def _tell(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], nothing: str, err: Console) -> None:
+def _report(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], nothing: str, err: Console) -> None:
     """The result of a request: attempts that are ended, and repeats that are not submitted (again)."""
     keys = list(dict.fromkeys(key for event in cancels for key in event.keys))
     history, _ = read_history(run_dir)

@@ -23,7 +23,7 @@ _GIB = 1 << 30
 
 
 def examine(session: Session, err: Console) -> dict[str, tuple[str, str]]:
-    """Examine every cell of a session and bar those that will not run; what is known from before is not run again.
+    """Examine every cell of a session and bar those that will not run; known answers are used again.
 
     Raises:
         CommandError: If the preflight cannot be run at all.
@@ -45,7 +45,7 @@ def examine(session: Session, err: Console) -> dict[str, tuple[str, str]]:
             verdict = verdict_of(found, device)
             if is_new or verdict is not None:
                 progress = f"preflight {number} of {len(order.cells)} {cell_id} rank {rank}"
-                err.print(f"{progress}: {_words(found, verdict)}", highlight=False, markup=False)
+                err.print(f"{progress}: {_message(found, verdict)}", highlight=False, markup=False)
             if verdict is not None:
                 barred[cell_id] = verdict
                 break
@@ -53,12 +53,12 @@ def examine(session: Session, err: Console) -> dict[str, tuple[str, str]]:
 
 
 def ranks_to_examine(cell: Cell) -> tuple[int, ...]:
-    """Ranks that tell of all: any one without a pipeline; with one, the first stage's and the last's."""
+    """Ranks that stand for all: one rank without a pipeline; with one, a rank of the first stage and of the last."""
     return (0,) if cell.parallelism.pp == 1 else (0, cell.gpus - 1)
 
 
 def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
-    """The table's word and reason for a cell that will not run; None for one that may.
+    """The status and reason that the table shows for a cell that will not run; None for one that may.
 
     A cell is barred only where what its tensors take for certain is more than the device has: what the context,
     communicators and fragmentation take comes on top, and a peak that a stand-in has raised proves nothing.
@@ -76,7 +76,7 @@ def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
     return "oom_predicted", f"predicted, not run: {taken}; {device.name} has {device.memory_gib:g} GiB"
 
 
-def _words(found: Preflight, verdict: tuple[str, str] | None) -> str:
+def _message(found: Preflight, verdict: tuple[str, str] | None) -> str:
     if verdict is not None:
         return f"{verdict[0]}: {verdict[1]}"
     peak = "unknown" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / _GIB:,.2f} GiB"

@@ -1,4 +1,4 @@
-"""``run``: everything that is not measured yet, watched to its end, then the tables."""
+"""``run``: runs every cell that is not measured yet, watches the jobs to their end, and makes the tables."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _orchestrate(
 
 @contextmanager
 def _signals_as_interrupt() -> Iterator[None]:
-    """A hang-up or a polite kill ends the watching as Ctrl-C does; a second one does not break the tidying up."""
+    """Treat SIGHUP and SIGTERM as Ctrl-C; a second signal does not interrupt the clean-up."""
     handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in handled}
 
@@ -176,7 +176,7 @@ def _signals_as_interrupt() -> Iterator[None]:
 
 
 def _interrupted(session: Session, err: Console) -> int:
-    """Leave after Ctrl-C: local jobs are ended and say so in the ledger, Slurm's go on."""
+    """Leave after Ctrl-C: local jobs are ended and their ends recorded; Slurm jobs go on."""
     again = "The same command again resumes."
     if session.ports.scheduler.keeps_jobs:
         count = sum(1 for _ in Orchestrator(session).history.in_flight())
@@ -191,7 +191,7 @@ def _interrupted(session: Session, err: Console) -> int:
 
 
 def _unusable(run_dir: RunDir, error: OSError) -> int:
-    """Leave because the run directory can no longer be written: full, read-only, or gone."""
+    """Leave because the run directory cannot be written any more: it is full, read-only, or gone."""
     print(
         f"error: the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and "
         "Slurm jobs go on. Mend it and give the same command again.",
@@ -201,7 +201,7 @@ def _unusable(run_dir: RunDir, error: OSError) -> int:
 
 
 def _settle_interrupted(session: Session) -> None:
-    """Write down how the ended cells ended, so that status tells the truth before the run is taken up again."""
+    """Record the ends of the interrupted cells, so that ``status`` is right before the run is resumed."""
     executor, clock = Orchestrator(session).executor, session.ports.clock
     deadline = clock.monotonic() + session.order.cluster.result_grace_s + 1
     executor.settle()

@@ -1,4 +1,4 @@
-"""``status``: where every cell of a run stands, or every attempt at one cell, or the nodes; only reads."""
+"""``status``: prints the state of every cell of a run, every attempt at one cell, or the blamed nodes; only reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def main(asked: Arguments) -> int:
-    """Print where a run stands."""
+    """Print the state of a run."""
     run_dir = find_run_dir(asked)
     content = sweep_file_of(run_dir)
     if asked.nodes:

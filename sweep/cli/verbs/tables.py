@@ -1,4 +1,4 @@
-"""``tables``: start the analysis as a child process; where its packages are missing, say how to make them elsewhere."""
+"""``tables``: runs the analysis as a child process, or says where to run it if its packages are missing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def main(asked: Arguments) -> int:
 
 
 def make_tables(run_dir: RunDir, *, mix_fingerprints: bool, err: Console) -> int:
-    """Run ``python -m analysis`` on a run directory; gives its exit code, or 0 where it is not installed."""
+    """Run ``python -m analysis`` on a run directory; return its exit code, or 0 where it is not installed."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         err.print(
