@@ -34,23 +34,23 @@ def explain(run: RunData, cell_id: str, measured: Collection[int]) -> tuple[str,
         for action in decide([cell_id], repeats=asked, history=run.history, rules=run.sweep.policy.outcomes)
         if action.repeat not in measured
     ]
-    told = [_tell(run, action) for action in actions]
-    reasons = dict.fromkeys(reason for _, reason in told)
+    explained = [_explain_repeat(run, action) for action in actions]
+    reasons = dict.fromkeys(reason for _, reason in explained)
     if len(reasons) > 1:
         reasons = dict.fromkeys(
-            f"repeat {action.repeat}: {reason}" for action, (_, reason) in zip(actions, told, strict=True)
+            f"repeat {action.repeat}: {reason}" for action, (_, reason) in zip(actions, explained, strict=True)
         )
     reason = "; ".join(reasons)
     if measured:
         return MEASURED, f"{len(measured)} of {asked} repeats measured; {reason}" if reason else ""
-    return min((status for status, _ in told), key=_rank), reason
+    return min((status for status, _ in explained), key=_rank), reason
 
 
 def _rank(status: str) -> int:
     return {RUNNING: 0, PENDING: 1, NOT_RUN: 3}.get(status, 2)
 
 
-def _tell(run: RunData, action: Action) -> tuple[str, str]:
+def _explain_repeat(run: RunData, action: Action) -> tuple[str, str]:
     if action.kind is ActionKind.WAIT:
         return _in_flight(run, action)
     if action.kind is ActionKind.DONE:
@@ -68,13 +68,13 @@ def _in_flight(run: RunData, action: Action) -> tuple[str, str]:
     files = run.files.get(AttemptKey(cell_id=action.cell_id, repeat=action.repeat, attempt=action.attempt))
     if files is None or not (files.launches or files.progress or files.errors):
         return PENDING, action.reason
-    said = [action.reason]
+    reasons = [action.reason]
     if files.progress is not None:
-        said.append(f"at step {files.progress.step} of {files.progress.steps}")
+        reasons.append(f"at step {files.progress.step} of {files.progress.steps}")
     cause = first_cause(files.errors)
     if cause is not None:
-        said.append(f"an error was reported: {cause.message}")
-    return RUNNING, ", ".join(said)
+        reasons.append(f"an error was reported: {cause.message}")
+    return RUNNING, ", ".join(reasons)
 
 
 def gpu_hours(run: RunData) -> dict[str, float | None]:

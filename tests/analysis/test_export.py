@@ -101,7 +101,7 @@ def test_the_caption_says_that_an_envelope_was_taken_and_names_the_first_baselin
     assert "tokens/s/GPU) and 1 more." in text
 
 
-def test_many_rows_with_one_reason_are_told_once(tmp_path: Path) -> None:
+def test_a_reason_of_many_rows_is_listed_once(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": tuple(range(1, 11))})
     text = to_markdown(table_of(run))
     assert "nodes=6 and 4 more: not run yet" in text

@@ -135,7 +135,7 @@ def test_with_many_series_the_legend_names_them_and_what_a_cross_means(tmp_path:
     assert figure.legends[0].get_title().get_text() == "model"
 
 
-def test_too_many_series_for_a_legend_are_said(tmp_path: Path) -> None:
+def test_too_many_series_for_a_legend_are_noted(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1,), "seq_len": tuple(range(64, 64 + 30))})
     for point in run.sweep.points:
         run.measure([0.1] * 20, axes=point.axes)
@@ -144,7 +144,7 @@ def test_too_many_series_for_a_legend_are_said(tmp_path: Path) -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ideal"]
 
 
-def test_a_demonstration_and_a_simulation_are_said_below_the_figure(tmp_path: Path) -> None:
+def test_a_demonstration_and_a_simulation_are_noted_below_the_figure(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.measure([0.1] * 20, axes={"nodes": 1}, oversubscribed=True, source="simulated")
     found = texts(drawn(run))
@@ -211,7 +211,7 @@ def test_one_configuration_without_a_baseline_is_named_by_its_cell(tmp_path: Pat
     assert axis.get_xlabel() == "tokens/s/GPU"
 
 
-def test_of_very_many_configurations_the_best_are_shown_and_it_is_said(tmp_path: Path) -> None:
+def test_of_very_many_configurations_the_best_are_shown_with_a_note(tmp_path: Path) -> None:
     run = RunDir(
         tmp_path,
         kind=SeriesKind.FREE,

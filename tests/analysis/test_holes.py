@@ -90,7 +90,7 @@ def test_an_attempt_in_flight_is_pending_until_its_launcher_writes(tmp_path: Pat
     assert only_row(run)["reason"] == "in flight as job 17, at step 7 of 60"
 
 
-def test_an_error_file_of_an_attempt_in_flight_is_told(tmp_path: Path) -> None:
+def test_an_error_file_of_an_attempt_in_flight_is_shown(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     key = run.key(nodes=1)
     run.submit(key)
@@ -142,7 +142,7 @@ def test_without_a_ledger_a_launcher_without_an_end_is_running_and_an_empty_fold
     assert row_of(table, nodes=1)["gpu_hours"] is None
 
 
-def test_a_ledger_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_read_is_noted(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     (tmp_path / "ledger.jsonl").unlink()
     (tmp_path / "ledger.jsonl").mkdir()

@@ -256,7 +256,7 @@ def test_times_that_are_no_dates_cost_nothing_but_themselves(tmp_path: Path) -> 
     assert table.provenance.newest == "2023-11-14 22:13 UTC"
 
 
-def test_rejections_without_their_sizes_are_damage_said_in_one_line(tmp_path: Path) -> None:
+def test_rejections_without_their_sizes_are_damage_reported_in_one_line(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1,), "tp": (1, 3)})
     rejection = run.sweep.rejections[0]
     run.change(rejections=(replace(rejection, axes={**rejection.axes, "nodes": "two"}),))

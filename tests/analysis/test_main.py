@@ -19,12 +19,12 @@ def test_it_writes_tables_and_figures_and_prints_the_table_and_their_paths(
     run = RunDir(tmp_path / "run")
     run.measure([0.1] * 20, axes={"nodes": 1})
     assert command.main([str(run.path), "--out", str(tmp_path / "out")]) == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     paths = ["tables/demo.csv", "tables/demo.md", "figures/demo.png", "figures/demo.pdf"]
-    assert told.out.splitlines()[-4:] == [str(tmp_path / "out" / path) for path in paths]
+    assert printed.out.splitlines()[-4:] == [str(tmp_path / "out" / path) for path in paths]
     assert all((tmp_path / "out" / path).is_file() for path in paths)
-    assert "not_run" in told.out
-    assert told.err == ""
+    assert "not_run" in printed.out
+    assert printed.err == ""
 
 
 def test_without_out_it_writes_into_the_run_directory(tmp_path: Path) -> None:
@@ -46,18 +46,18 @@ def test_a_folder_that_is_no_run_directory_is_one_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main([str(tmp_path)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == f"analysis: {tmp_path} has no sweep.json: it is not the run directory of a sweep.\n"
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == f"analysis: {tmp_path} has no sweep.json: it is not the run directory of a sweep.\n"
 
 
 def test_an_unwritable_output_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     RunDir(tmp_path / "run")
     (tmp_path / "out").write_text("a file is in the way")
     assert command.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr()
-    assert len(told.err.splitlines()) == 1
-    assert told.err.startswith(f"analysis: cannot write to {tmp_path / 'out'}")
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    assert printed.err.startswith(f"analysis: cannot write to {tmp_path / 'out'}")
 
 
 def test_a_series_over_two_fingerprints_is_exit_code_3_with_the_fields_on_standard_error(
@@ -72,7 +72,7 @@ def test_a_series_over_two_fingerprints_is_exit_code_3_with_the_fields_on_standa
     assert command.main([str(tmp_path), "--mix-fingerprints"]) == 0
 
 
-def test_damage_is_told_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDir(tmp_path)
     (run.measure([0.1] * 20, axes={"nodes": 1}) / "result.json").write_text("{")
     assert command.main([str(tmp_path)]) == 0
@@ -105,7 +105,7 @@ def test_a_reader_that_has_gone_or_a_locale_without_a_letter_is_no_error(tmp_pat
         assert (gone.stderr.read(), gone.wait()) == ("", 0)
 
 
-def test_a_python_without_the_extra_is_told_which_to_install(tmp_path: Path) -> None:
+def test_a_python_without_the_extra_names_the_one_to_install(tmp_path: Path) -> None:
     # -S: without the environment's packages
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     words = [sys.executable, "-S", "-m", "analysis", str(tmp_path)]

@@ -169,7 +169,7 @@ def test_no_named_baseline_leaves_speedup_blank_and_says_so(tmp_path: Path) -> N
     assert "series all: no baseline is named, so there is no speed-up or efficiency" in table.notes
 
 
-def test_a_baseline_outside_the_grid_is_said(tmp_path: Path) -> None:
+def test_a_baseline_outside_the_grid_is_noted(tmp_path: Path) -> None:
     run = RunDir(tmp_path, baseline={"nodes": 16})
     run.measure([0.1] * 20, axes={"nodes": 1})
     table = table_of(run)
@@ -177,7 +177,7 @@ def test_a_baseline_outside_the_grid_is_said(tmp_path: Path) -> None:
     assert any("the baseline (nodes=16) is not in the grid" in note for note in table.notes)
 
 
-def test_a_baseline_without_a_measurement_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_a_baseline_without_a_measurement_is_noted_and_the_rest_is_kept(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.end(run.key(nodes=1), Outcome.OOM_DEVICE)
     run.measure([0.1] * 20, axes={"nodes": 2})
@@ -227,7 +227,7 @@ def test_without_readable_steps_strong_scaling_is_blank_with_the_reason(tmp_path
     assert row.number("tokens_per_s") == pytest.approx(8 * 128 / 0.4)
 
 
-def test_a_baseline_without_readable_steps_is_said(tmp_path: Path) -> None:
+def test_a_baseline_without_readable_steps_is_noted(tmp_path: Path) -> None:
     run = RunDir(tmp_path, kind=SeriesKind.STRONG)
     (run.measure([0.8] * 20, axes={"nodes": 1}) / "steps.jsonl").unlink()
     run.measure([0.4] * 20, axes={"nodes": 2})

@@ -12,7 +12,7 @@ AUTO = "auto"
 AxisValue = str | int | float | bool | None
 
 
-class Check(NamedTuple):
+class ValueCheck(NamedTuple):
     """A condition on the values of a field.
 
     Attributes:
@@ -30,15 +30,15 @@ class Check(NamedTuple):
         raise ValueError(f"{name}={value!r} {self.problem}. Give {self.wanted}.")
 
 
-COUNT = Check(lambda value: type(value) is int and value >= 1, "is not a positive integer", "a whole number >= 1")
-ABOVE_ZERO = Check(lambda value: value > 0, "is out of range", "a number above 0")
-NOT_NEGATIVE = Check(lambda value: value >= 0, "is out of range", "0 or more")
-BELOW_ONE = Check(lambda value: 0 <= value < 1, "is out of range", "0 or more, and less than 1")
+COUNT = ValueCheck(lambda value: type(value) is int and value >= 1, "is not a positive integer", "a whole number >= 1")
+ABOVE_ZERO = ValueCheck(lambda value: value > 0, "is out of range", "a number above 0")
+NOT_NEGATIVE = ValueCheck(lambda value: value >= 0, "is out of range", "0 or more")
+BELOW_ONE = ValueCheck(lambda value: 0 <= value < 1, "is out of range", "0 or more, and less than 1")
 
 
-def one_of(*words: str) -> Check:
+def one_of(*words: str) -> ValueCheck:
     """The condition that a text is one of a few words."""
-    return Check(lambda value: value in words, "is not known", " or ".join(words))
+    return ValueCheck(lambda value: value in words, "is not known", " or ".join(words))
 
 
 class Axis(NamedTuple):
@@ -67,7 +67,7 @@ class Axis(NamedTuple):
     place: int | None = None
     title: str = ""
     column: int | None = None
-    check: Check | None = None
+    check: ValueCheck | None = None
     is_degree: bool = False
     is_layout: bool = False
 
@@ -77,7 +77,7 @@ def axis(
     place: int | None = None,
     title: str = "",
     column: int | None = None,
-    check: Check | None = None,
+    check: ValueCheck | None = None,
     is_degree: bool = False,
     is_layout: bool = False,
     default: Any = dataclasses.MISSING,
@@ -93,19 +93,24 @@ def axis(
         is_layout: As in the axis.
         default: The default of the axis, where it is another than that of the field.
     """
-    told: dict[str, Any] = {"place": place, "title": title, "column": column, "check": COUNT if is_degree else check}
-    told |= {"is_degree": is_degree, "is_layout": is_layout}
-    return {"axis": told if default is dataclasses.MISSING else {**told, "default": default}}
+    declared: dict[str, Any] = {
+        "place": place,
+        "title": title,
+        "column": column,
+        "check": COUNT if is_degree else check,
+    }
+    declared |= {"is_degree": is_degree, "is_layout": is_layout}
+    return {"axis": declared if default is dataclasses.MISSING else {**declared, "default": default}}
 
 
 def axes_of(owner: type, prefix: str = "") -> tuple[Axis, ...]:
     """The axes that the fields of a dataclass declare, in their order; their names begin with the prefix."""
     found = []
     for item in dataclasses.fields(owner):
-        told = {"default": item.default, **item.metadata.get("axis", {})}
-        if told["default"] is dataclasses.MISSING:
-            told |= {"default": None, "is_required": True}
-        found.append(Axis(name=prefix + item.name, owner=owner, field=item.name, **told))
+        declared = {"default": item.default, **item.metadata.get("axis", {})}
+        if declared["default"] is dataclasses.MISSING:
+            declared |= {"default": None, "is_required": True}
+        found.append(Axis(name=prefix + item.name, owner=owner, field=item.name, **declared))
     return tuple(found)
 
 

@@ -226,7 +226,7 @@ SETTINGS_RULES: Mapping[str, Callable[[Cell], str | None]] = {"float8_gather": f
 
 def violations(cell: Cell, device: Device | None = None) -> list[Violation]:
     """Every rule that the cell breaks on its device, in the order of the book."""
-    return [*_broken(cell, device), *_told(SETTINGS_RULES, cell)]
+    return [*_broken(cell, device), *_violations_of(SETTINGS_RULES, cell)]
 
 
 def first_violation(cell: Cell, device: Device | None = None) -> Violation | None:
@@ -236,17 +236,17 @@ def first_violation(cell: Cell, device: Device | None = None) -> Violation | Non
 
 def first_violation_of_settings(cell: Cell) -> Violation | None:
     """The first rule that the trainer's settings break, in a cell that breaks no other."""
-    return next(_told(SETTINGS_RULES, cell), None)
+    return next(_violations_of(SETTINGS_RULES, cell), None)
 
 
 def _broken(cell: Cell, device: Device | None) -> Iterator[Violation]:
-    yield from _told(RULES, cell)
+    yield from _violations_of(RULES, cell)
     if device is not None:
-        yield from _told(DEVICE_RULES, cell, device)
+        yield from _violations_of(DEVICE_RULES, cell, device)
 
 
-def _told(rules: Mapping[str, Callable[..., str | None]], *asked: object) -> Iterator[Violation]:
+def _violations_of(rules: Mapping[str, Callable[..., str | None]], *subject: object) -> Iterator[Violation]:
     for name, rule in rules.items():
-        reason = rule(*asked)
+        reason = rule(*subject)
         if reason is not None:
             yield Violation(rule=name, reason=reason)

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import field
 
-from sweep.core.cells.axis import ABOVE_ZERO, BELOW_ONE, COUNT, NOT_NEGATIVE, Check, axes_of, axis, check_fields, one_of
+from sweep.core.cells.axis import (
+    ABOVE_ZERO,
+    BELOW_ONE,
+    COUNT,
+    NOT_NEGATIVE,
+    ValueCheck,
+    axes_of,
+    axis,
+    check_fields,
+    one_of,
+)
 from sweep.core.encoding.frozen import dataclass
 
 SYNTHETIC = "synthetic"
 """The value of ``trainer.data`` that stands for seeded random tokens."""
-_DATA = Check(
+_DATA = ValueCheck(
     # Jobs run in folders of their own, so a relative path would name another file.
     lambda word: isinstance(word, str) and (word == SYNTHETIC or word.startswith("/")),
     "is not known",

@@ -62,7 +62,7 @@ def test_series_named_by_hand_are_taken_as_they_are() -> None:
     assert key_axes(SeriesSpec(kind=SeriesKind.WEAK, by=("precision",)), points({"tp": 1}, {"tp": 2})) == ("precision",)
 
 
-def test_free_points_are_one_series_unless_told_otherwise() -> None:
+def test_free_points_are_one_series_unless_the_grid_names_axes() -> None:
     assert key_axes(SeriesSpec(kind=SeriesKind.FREE), points({"tp": 1}, {"tp": 2})) == ()
     assert key_axes(SeriesSpec(kind=SeriesKind.FREE, by=("tp",)), points({"tp": 1}, {"tp": 2})) == ("tp",)
 
