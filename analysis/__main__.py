@@ -11,7 +11,7 @@ from pathlib import Path
 try:
     from analysis.export import to_text, write_tables
     from analysis.figures.figure import write_figures
-    from analysis.load import RunDirError, load
+    from analysis.load import LoadError, load
     from analysis.table import build
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in ("analysis", "sweep", ""):
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         table = build(load(options.run_dir), mix_fingerprints=options.mix_fingerprints)
-    except RunDirError as error:
+    except LoadError as error:
         print(f"analysis: {error}", file=sys.stderr)
         return 2
     for warning in table.warnings:

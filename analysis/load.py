@@ -30,7 +30,7 @@ _REPEAT = re.compile(r"repeat-(\d\d+)")
 _ATTEMPT = re.compile(r"attempt-(\d\d+)")
 
 
-class RunDirError(Exception):
+class LoadError(Exception):
     """A run directory cannot be analysed at all; one line that says why."""
 
 
@@ -59,7 +59,7 @@ def load(run_dir: Path) -> RunData:
     """Read a run directory, a running one included; nothing is written.
 
     Raises:
-        RunDirError: If it is not there, or ``sweep.json`` is missing, damaged or of another schema version.
+        LoadError: If it is not there, or ``sweep.json`` is missing, damaged or of another schema version.
     """
     sweep = _read_sweep(run_dir)
     history, notes = _read_ledger(run_dir / LEDGER_FILE)
@@ -81,13 +81,13 @@ def load(run_dir: Path) -> RunData:
 
 def _read_sweep(run_dir: Path) -> SweepFile:
     if not run_dir.is_dir():
-        raise RunDirError(f"{run_dir} is not a directory. Give the run directory of a sweep.")
+        raise LoadError(f"{run_dir} is not a directory. Give the run directory of a sweep.")
     try:
         return SweepFile.parse(read_text(run_dir / SWEEP_FILE))
     except FileNotFoundError:
-        raise RunDirError(f"{run_dir} has no {SWEEP_FILE}: it is not the run directory of a sweep.") from None
+        raise LoadError(f"{run_dir} has no {SWEEP_FILE}: it is not the run directory of a sweep.") from None
     except (OSError, RecordError) as error:
-        raise RunDirError(f"{run_dir / SWEEP_FILE} cannot be used: {error}") from error
+        raise LoadError(f"{run_dir / SWEEP_FILE} cannot be used: {error}") from error
 
 
 def _read_ledger(path: Path) -> tuple[History, list[str]]:

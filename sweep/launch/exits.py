@@ -31,7 +31,7 @@ _CRASHES: Mapping[signal.Signals, str] = {
     signal.SIGILL: "an instruction that this processor does not know",
     signal.SIGFPE: "an integer division by zero in native code",
 }
-_SAID_BY_AGENT_S = 5.0
+_ENDED_BY_AGENT_S = 5.0
 """Ranks that end later than this after the first one were ended by torchrun because of it."""
 _LAST_WORDS_BYTES = 1 << 16
 
@@ -95,15 +95,15 @@ class Witness:
     """Evidence about GPU ranks that aborted, besides the signal.
 
     Attributes:
-        last_words: The last lines of the aborted ranks' standard error, by rank.
+        last_messages: The last lines of the aborted ranks' standard error, by rank.
         peers_lost_at: Unix times at which other ranks reported lost communication.
     """
 
-    last_words: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    last_messages: Mapping[int, Sequence[str]] = field(default_factory=dict)
     peers_lost_at: Sequence[float] = ()
 
 
-def last_words(log_dir: Path, exits: Iterable[RankExit]) -> dict[int, Sequence[str]]:
+def last_messages(log_dir: Path, exits: Iterable[RankExit]) -> dict[int, Sequence[str]]:
     """The last lines that aborted ranks wrote to standard error, out of torchrun's copies."""
     return {each.rank: _tail(log_dir, each.local_rank) for each in exits if each.exit_code == -signal.SIGABRT}
 
@@ -135,7 +135,7 @@ def explain(
         A crash before a kill, which may have followed from it; None where no signal ended a silent rank.
     """
     first = min((each.time for each in exits), default=0.0)
-    silent = [each for each in exits if each.time - first <= _SAID_BY_AGENT_S and not has_spoken(each.rank)]
+    silent = [each for each in exits if each.time - first <= _ENDED_BY_AGENT_S and not has_spoken(each.rank)]
     for number in (*_CRASHES, signal.SIGKILL):
         ended = [each for each in silent if each.exit_code == -number]
         if ended:
@@ -163,12 +163,12 @@ def explain_agent(exit_code: int, program: str, *, counts_kills: bool) -> Explan
 
 def _meaning_of_abort(ended: Sequence[RankExit], witness: Witness) -> tuple[ErrorClass, str]:
     """A cause that a rank printed, before one that none did, before a peer that was lost."""
-    told = [classify_lines(witness.last_words.get(each.rank, ())) for each in ended]
-    causes = [each for each in told if each is not None and each[0] is not ErrorClass.COMMUNICATION]
+    found = [classify_lines(witness.last_messages.get(each.rank, ())) for each in ended]
+    causes = [each for each in found if each is not None and each[0] is not ErrorClass.COMMUNICATION]
     if causes:
         return causes[0][0], f"the last lines of its log say: {causes[0][1]}"
-    lost = [each for each in told if each is not None]
-    if lost and len(lost) == len(told):
+    lost = [each for each in found if each is not None]
+    if lost and len(lost) == len(found):
         return lost[0][0], f"the last lines of its log say: {lost[0][1]}"
     # An abort makes its peers lose it, so that only those that had lost somebody before tell anything.
     if any(at < min(each.time for each in ended) for at in witness.peers_lost_at):

@@ -26,7 +26,7 @@ from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_error, node_log, rank_error
 from sweep.core.settings.spec import Runner
 from sweep.files import read_text, write_atomically
-from sweep.launch.exits import Witness, explain, explain_agent, last_words, read
+from sweep.launch.exits import Witness, explain, explain_agent, last_messages, read
 from sweep.launch.memory import oom_kills
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Launcher:
         try:
             code = self._run(supervisor, log_dir)
             exits = read(Path(log_dir) / EXITS_FILE)
-            spoken = last_words(Path(log_dir), exits)
+            spoken = last_messages(Path(log_dir), exits)
         finally:
             shutil.rmtree(log_dir, ignore_errors=True)
         killed = (oom_kills() or 0) - (killed_before or 0)
@@ -158,7 +158,7 @@ class Launcher:
         """Report what ranks could not: those that a signal ended, or that fell with their agent."""
         witness = None
         if self._node.submission.device_type == "cuda":
-            witness = Witness(last_words=spoken, peers_lost_at=self._peers_lost_at())
+            witness = Witness(last_messages=spoken, peers_lost_at=self._peers_lost_at())
         program = "torchrun" if self._node.submission.launch.runner is Runner.TORCHRUN else "the entry"
         found = explain(
             exits,

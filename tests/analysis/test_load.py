@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.load import RunDirError, load
+from analysis.load import LoadError, load
 from sweep.adapters.files.run_directory import RunDir as OrchestratorsRunDir
 from sweep.core.attempts.attempt import ErrorClass, Outcome, RankError
 from sweep.core.records.cell_file import CellFile
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match="is not a directory"):
+    with pytest.raises(LoadError, match="is not a directory"):
         load(tmp_path / "nowhere")
 
 
 def test_a_folder_without_a_sweep_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match=r"has no sweep\.json"):
+    with pytest.raises(LoadError, match=r"has no sweep\.json"):
         load(tmp_path)
 
 
@@ -36,7 +36,7 @@ def test_another_schema_version_is_named(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     text = run.sweep.render().replace('"schema": 1', '"schema": 99')
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(RunDirError, match="schema version 99"):
+    with pytest.raises(LoadError, match="schema version 99"):
         load(tmp_path)
 
 
@@ -260,7 +260,7 @@ def test_rejections_without_their_sizes_are_damage_reported_in_one_line(tmp_path
     run = RunDir(tmp_path, axes={"nodes": (1,), "tp": (1, 3)})
     rejection = run.sweep.rejections[0]
     run.change(rejections=(replace(rejection, axes={**rejection.axes, "nodes": "two"}),))
-    with pytest.raises(RunDirError, match=r"sweep\.json is damaged: .*nodes='two'"):
+    with pytest.raises(LoadError, match=r"sweep\.json is damaged: .*nodes='two'"):
         load(tmp_path)
 
 

@@ -21,7 +21,8 @@ from sweep.core.attempts.attempt import AttemptKey, ErrorClass, Outcome, RankErr
 from sweep.core.attempts.blame import Blame
 from sweep.core.attempts.ledger import EVENT_NAMES, parse_event, render_event
 from sweep.core.cells.cell import cell_id
-from sweep.core.encoding.codec import plain, read, type_hints
+from sweep.core.encoding.codec import read
+from sweep.core.encoding.plain import plain, type_hints
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.jobs.claim import Claim
 from sweep.core.jobs.submission import Submission

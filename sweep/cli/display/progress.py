@@ -9,7 +9,7 @@ from sweep.cli.display.cells_table import describe, progress_text
 from sweep.cli.display.summary import totals_line
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.plan import ActionKind
-from sweep.core.encoding.message import hours
+from sweep.core.encoding.message import hours_text
 from sweep.usecases.status import gpu_hours_spent, statuses
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Watching:
             self._last_line, self._last_at = line, now
 
     def _summary(self, listed: list[RepeatStatus]) -> str:
-        spent = f"{hours(gpu_hours_spent(self._executor.history))} GPU-hours spent"
+        spent = f"{hours_text(gpu_hours_spent(self._executor.history))} GPU-hours spent"
         away = self._executor.contact.describe()
         return "; ".join([totals_line(listed), spent, *([away] if away else [])])
 

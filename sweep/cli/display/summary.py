@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.decisions.admission import gpu_hours_committed
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
-from sweep.core.encoding.message import counted, hours
+from sweep.core.encoding.message import counted, hours_text
 from sweep.usecases.status import gpu_hours_spent
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:
     if left is None:
         return []
     return [
-        f"budget of {hours(budget_gpu_hours)} GPU-hours: {hours(totals['gpu_hours_spent'])} spent, "
-        f"{hours(totals['gpu_hours_reserved'])} reserved, {hours(left)} left"
+        f"budget of {hours_text(budget_gpu_hours)} GPU-hours: {hours_text(totals['gpu_hours_spent'])} spent, "
+        f"{hours_text(totals['gpu_hours_reserved'])} reserved, {hours_text(left)} left"
     ]
 
 

@@ -19,8 +19,8 @@ from sweep.cli.display.rejections import print_rejections
 from sweep.cli.display.summary import budget_notes, budget_totals, observation_notes, totals_line
 from sweep.cli.wiring import observe_queue, observe_run
 from sweep.core.attempts.blame import standing
-from sweep.core.encoding.codec import plain
-from sweep.core.encoding.message import hours
+from sweep.core.encoding.message import hours_text
+from sweep.core.encoding.plain import plain
 from sweep.usecases.contact import away_text
 from sweep.usecases.status import statuses
 
@@ -69,8 +69,8 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         print_cells(console, content, listed)
         print_rejections(console, content)
     console.print(
-        f"\n{run_dir.path}: {totals_line(listed)}; {hours(cost['gpu_hours_spent'])} GPU-hours spent, "
-        f"{hours(cost['gpu_hours_reserved'])} reserved; {watch_text(Path(run_dir.path))}.",
+        f"\n{run_dir.path}: {totals_line(listed)}; {hours_text(cost['gpu_hours_spent'])} GPU-hours spent, "
+        f"{hours_text(cost['gpu_hours_reserved'])} reserved; {watch_text(Path(run_dir.path))}.",
         highlight=False,
         markup=False,
         soft_wrap=True,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.outcome_rules import BLAMING
-from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import parse_line, read_record, render_line
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from sweep.core.attempts.attempt import AttemptKey, Outcome, Phase, StopKind
-from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import SCHEMA_VERSION, RecordError, parse_line, read_record, render_line
 
 if TYPE_CHECKING:

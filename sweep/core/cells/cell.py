@@ -13,8 +13,9 @@ from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.canonical import canonical
-from sweep.core.encoding.codec import build, plain
+from sweep.core.encoding.codec import build
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.plain import plain
 
 
 class Precision(StrEnum):

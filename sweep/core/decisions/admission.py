@@ -16,7 +16,7 @@ from sweep.core.decisions.maintenance import before_maintenance
 from sweep.core.decisions.out_of_memory import KnownToRunOut
 from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.message import hours
+from sweep.core.encoding.message import hours_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -239,8 +239,8 @@ def _within_budget(
 
 def _over_budget(action: Action, cost: float, left: float, policy: Policy, history: History) -> Action:
     reason = (
-        f"budget: up to {hours(cost)} GPU-hours (walltime x GPUs) do not fit into the {hours(max(0.0, left))} left "
-        f"of {hours(policy.budget_gpu_hours)}"
+        f"budget: up to {hours_text(cost)} GPU-hours (walltime x GPUs) do not fit into the "
+        f"{hours_text(max(0.0, left))} left of {hours_text(policy.budget_gpu_hours)}"
     )
     # What runs may turn out cheaper than what was reserved for it: then there is room again.
     may_settle = any(True for _ in history.in_flight())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from sweep.core.encoding.codec import attribute_reader, type_hints
+from sweep.core.encoding.plain import attribute_reader, type_hints
 
 
 def canonical(part: Any) -> str:

@@ -1,4 +1,4 @@
-"""Dataclasses from plain values and back, every value checked against the type of its field.
+"""Dataclasses from plain values, every value checked against the type of its field.
 
 One policy, whoever reads:
 
@@ -17,12 +17,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import operator
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
+
+from sweep.core.encoding.plain import for_optional, type_hints
 
 _Built = typing.TypeVar("_Built")
 _Convert = Callable[[Any], Any]
@@ -69,52 +70,6 @@ def _convert(convert: _Convert, value: object, where: str) -> Any:
         return convert(value)
     except _RefusedError as refused:
         raise ValueError(f"{where}{refused}") from None
-
-
-def plain(part: Any) -> dict[str, Any]:
-    """Every field of a dataclass as plain values that JSON can say: the inverse of :func:`build` and :func:`read`."""
-    reader, names, nested = _plain_fields(part.__class__)
-    data = dict(zip(names, reader(part), strict=True))
-    for name, convert in nested:
-        data[name] = convert(data[name])
-    return data
-
-
-@functools.cache
-def _plain_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], list[str], list[tuple[str, _Convert]]]:
-    names = [item.name for item in dataclasses.fields(cls)]
-    found = ((name, _plain_converter(type_hints(cls)[name])) for name in names)
-    return attribute_reader(names), names, [(name, convert) for name, convert in found if convert is not None]
-
-
-def _plain_converter(hint: Any) -> _Convert | None:
-    """Makes a value of this type plain; None where it is so already."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        found = next(filter(None, map(_plain_converter, arguments)), None)
-        return None if found is None else _for_optional(found)
-    if origin is tuple:
-        item = _plain_converter(arguments[0])
-        return None if item is None else lambda value: tuple(map(item, value))
-    if origin is Mapping:
-        found = _plain_converter(arguments[1])
-        if found is None:
-            return lambda value: {str(name): item for name, item in value.items()}
-        return lambda value: {str(name): found(item) for name, item in value.items()}
-    return plain if dataclasses.is_dataclass(hint) else None
-
-
-def attribute_reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that reads several attributes at once; attrgetter alone gives no tuple for a single one."""
-    read_all = operator.attrgetter(*names)
-    return read_all if len(names) > 1 else lambda part: (read_all(part),)
-
-
-@functools.cache
-def type_hints(cls: type) -> dict[str, Any]:
-    """The types of a dataclass's fields."""
-    # Modules that name Mapping in annotations only import it for the type checker.
-    return typing.get_type_hints(cls, localns={"Mapping": Mapping})
 
 
 @functools.cache
@@ -171,15 +126,11 @@ def _converter(hint: Any, is_strict: bool) -> _Convert:
     return _enum(hint) if issubclass(hint, StrEnum) else _scalar(hint)
 
 
-def _for_optional(convert: _Convert) -> _Convert:
-    return lambda value: None if value is None else convert(value)
-
-
 def _union(arguments: tuple[Any, ...], is_strict: bool) -> _Convert:
     options = tuple(option for option in arguments if option is not type(None))
     if len(options) == 1:
         only = _converter(options[0], is_strict)
-        return _for_optional(only) if len(arguments) == 2 else only
+        return for_optional(only) if len(arguments) == 2 else only
     name = " or ".join(_NAMES.get(item, item.__name__) for item in options)
 
     def convert(value: Any) -> Any:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
 
-from sweep.core.encoding.codec import plain, read
+from sweep.core.encoding.codec import read
+from sweep.core.encoding.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

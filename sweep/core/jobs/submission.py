@@ -7,8 +7,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, render
 from sweep.core.records.layout import SUBMISSIONS_DIR, attempt_dir
 from sweep.core.settings.spec import LaunchSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.encoding.codec import plain
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, RecordError, render
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sweep.core.attempts.attempt import RankError
-from sweep.core.encoding.codec import plain
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import parse_object, read_record, render
 
 _KIND = "error"

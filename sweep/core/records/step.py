@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import parse_line, read_record, render_line
 from sweep.core.records.layout import STEPS_FILE
 

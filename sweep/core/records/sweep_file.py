@@ -14,8 +14,8 @@ from sweep.core.cells.batch import BatchKind, BatchRule
 from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention
-from sweep.core.encoding.codec import plain
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, RecordError, render
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.grid import Point, Rejection

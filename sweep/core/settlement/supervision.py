@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Phase, StopKind
 from sweep.core.attempts.waiting import held_hint
-from sweep.core.encoding.message import hours
+from sweep.core.encoding.message import hours_text
 from sweep.core.settlement.effects import Note
 from sweep.core.settlement.facts import StepOf
 from sweep.core.settlement.requeue_accounting import notice_requeue
@@ -28,9 +28,9 @@ def supervise(case: Case, *, is_over_budget: bool) -> None:
     if is_over_budget:
         attempt = case.attempt
         reason = (
-            f"requeued after {hours(attempt.earlier_gpu_seconds / 3600)} GPU-hours; one more run of up to "
-            f"{hours(attempt.gpu_hours)} may not fit into the budget of "
-            f"{hours(case.basis.policy.policy.budget_gpu_hours)}"
+            f"requeued after {hours_text(attempt.earlier_gpu_seconds / 3600)} GPU-hours; one more run of up to "
+            f"{hours_text(attempt.gpu_hours)} may not fit into the budget of "
+            f"{hours_text(case.basis.policy.policy.budget_gpu_hours)}"
         )
         request_stop(case, StopKind.OVER_BUDGET, reason)
     elif not insist(case):

@@ -52,8 +52,8 @@ def test_a_crash_is_named_and_is_the_cause_beside_peers_that_were_lost(number: s
     assert found.error_class is ErrorClass.EXCEPTION
     assert found.message.startswith(f"rank 1 was ended by {number.name}: ")
     lost = RankError(rank=0, node_rank=0, time=99.0, error_class=ErrorClass.COMMUNICATION, message="peer lost")
-    told = RankError(rank=None, node_rank=0, time=100.0, error_class=found.error_class, message=found.message)
-    verdict = judge(Evidence(has_result=False, report=ENDED, errors=[lost, told]))
+    found = RankError(rank=None, node_rank=0, time=100.0, error_class=found.error_class, message=found.message)
+    verdict = judge(Evidence(has_result=False, report=ENDED, errors=[lost, found]))
     assert verdict.outcome is Outcome.TRAINER_ERROR
     assert f"rank 1 was ended by {number.name}" in verdict.reason
 
@@ -107,13 +107,13 @@ WORDS = {
 @pytest.mark.parametrize("name", WORDS)
 def test_an_abort_on_a_gpu_is_what_the_rank_printed_before_it(name: str) -> None:
     text, expected = WORDS[name]
-    found = explain([ended(0, -6)], silent, counts_kills=True, witness=Witness(last_words={0: text.splitlines()}))
+    found = explain([ended(0, -6)], silent, counts_kills=True, witness=Witness(last_messages={0: text.splitlines()}))
     assert found is not None
     assert found.error_class == expected
     # A CPU's ranks raise what they meet; there an abort is the code's own.
-    told = explain([ended(0, -6)], silent, counts_kills=True)
-    assert told is not None
-    assert told.error_class is ErrorClass.EXCEPTION
+    found = explain([ended(0, -6)], silent, counts_kills=True)
+    assert found is not None
+    assert found.error_class is ErrorClass.EXCEPTION
 
 
 def test_of_ranks_that_aborted_the_one_that_names_a_cause_or_nothing_comes_before_those_that_lost_it() -> None:
@@ -123,13 +123,13 @@ def test_of_ranks_that_aborted_the_one_that_names_a_cause_or_nothing_comes_befor
         ({0: lost, 1: nothing}, ErrorClass.EXCEPTION),
         ({0: lost, 1: lost}, ErrorClass.COMMUNICATION),
     ):
-        found = explain([ended(0, -6), ended(1, -6)], silent, counts_kills=True, witness=Witness(last_words=words))
+        found = explain([ended(0, -6), ended(1, -6)], silent, counts_kills=True, witness=Witness(last_messages=words))
         assert found is not None
         assert found.error_class is expected
 
 
 @pytest.mark.parametrize(("at", "expected"), [(97.0, ErrorClass.COMMUNICATION), (100.4, ErrorClass.EXCEPTION)])
-def test_a_silent_abort_follows_from_a_lost_peer_only_where_that_was_said_before(
+def test_a_silent_abort_follows_from_a_lost_peer_only_where_that_was_reported_before(
     at: float, expected: ErrorClass
 ) -> None:
     found = explain([ended(1, -6)], silent, counts_kills=True, witness=Witness(peers_lost_at=[at]))
@@ -194,7 +194,7 @@ def test_an_entry_that_is_killed_is_in_it_too_and_one_that_fails_is_not(tmp_path
     assert not list(folder(failed).glob("error-*"))
 
 
-def test_a_stop_is_told_as_a_stop(tmp_path: Path) -> None:
+def test_a_stop_is_reported_as_a_stop(tmp_path: Path) -> None:
     made = submission(tmp_path, stub_launch("hangs", "--deaf"))
     process = subprocess.Popen(command(made, *place()), start_new_session=True)
     wait_ready(folder(made))

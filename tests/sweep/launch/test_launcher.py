@@ -270,7 +270,7 @@ def test_a_python_that_is_not_there_is_an_error_of_the_attempt(tmp_path: Path) -
     assert attempt_file(folder(made)).exit_code == 127
 
 
-def test_a_python_without_torch_is_said_before_torchrun_is_started(tmp_path: Path) -> None:
+def test_a_python_without_torch_is_reported_before_torchrun_is_started(tmp_path: Path) -> None:
     made = submission(tmp_path, stub_launch("works", runner=Runner.TORCHRUN))
     python, *options = command(made, *place())
     # -S: without the environment's packages, as on a node where they are not installed

@@ -38,7 +38,7 @@ def test_a_lease_is_given_back_at_the_end(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_second_of_two_processes_is_told_who_holds_it(tmp_path: Path) -> None:
+def test_the_second_of_two_processes_learns_who_holds_it(tmp_path: Path) -> None:
     holder = _another_process_holds(tmp_path)
     try:
         with pytest.raises(LeaseHeldError, match=f"process {holder.pid} on "), Lease(tmp_path):
@@ -102,7 +102,7 @@ def test_an_unreadable_lease_is_nobodys(tmp_path: Path) -> None:
         lease.check()
 
 
-def test_who_lost_the_lease_is_told_before_writing_and_does_not_take_it_away(tmp_path: Path) -> None:
+def test_who_lost_the_lease_learns_it_before_writing_and_does_not_take_it_away(tmp_path: Path) -> None:
     body = {"host": "thief", "pid": 1, "started": 1.0, "token": "new"}
     with Lease(tmp_path) as lost:
         (tmp_path / LEASE_FILE).write_text(json.dumps(body))

@@ -16,7 +16,7 @@ from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.blame import Blame
 from sweep.core.attempts.ledger import Ended, Reserved, Skipped
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
-from sweep.core.encoding.message import hours
+from sweep.core.encoding.message import hours_text
 from sweep.core.settings.policy import Policy
 from tests.analysis.factory import RunDir
 
@@ -131,7 +131,7 @@ def test_a_run_directory_is_named_as_it_was_to_run_and_shown_as_it_is(
 
 
 def test_next_to_no_gpu_hours_are_not_shown_as_none() -> None:
-    assert [hours(value) for value in (None, 0.0, 0.0048, 0.1, 1024.0)] == [
+    assert [hours_text(value) for value in (None, 0.0, 0.0048, 0.1, 1024.0)] == [
         "0.00",
         "0.00",
         "0.0048",

@@ -7,7 +7,8 @@ from enum import StrEnum
 
 import pytest
 
-from sweep.core.encoding.codec import build, convert_value, plain
+from sweep.core.encoding.codec import build, convert_value
+from sweep.core.encoding.plain import plain
 
 
 class Colour(StrEnum):
