@@ -23,6 +23,7 @@ from sweep.cli.common import (
     load_spec,
     print_notes,
 )
+from sweep.cli.display.holes import hole_lines
 from sweep.cli.display.notify import Notifier
 from sweep.cli.display.progress import ConsoleReporter, Watching
 from sweep.cli.display.rejections import print_rejections
@@ -39,28 +40,18 @@ from sweep.usecases.plan import declare, sweep_file_of
 from sweep.usecases.session import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from types import FrameType
 
     from rich.console import Console
 
     from sweep.cli.args import Arguments
-    from sweep.core.decisions.plan import Action
     from sweep.core.grids.grid import Expansion
     from sweep.core.records.sweep_file import SweepFile
     from sweep.core.settings.spec import SweepSpec
     from sweep.ports import ClusterView, Scheduler
     from sweep.usecases.orchestrate import Snapshot
     from sweep.usecases.session import Session
-
-_HOLES = {
-    ActionKind.GIVE_UP: "given up",
-    ActionKind.HOLD: "cancelled",
-    ActionKind.EXPLAINED: "explained",
-    ActionKind.PAUSED: "paused",
-    ActionKind.OVER_BUDGET: "over budget",
-}
-_MOST_IDS = 4
 
 
 def main(asked: Arguments) -> int:
@@ -228,22 +219,6 @@ def _finish(spec: SweepSpec, snapshot: Snapshot, run_dir: RunDir, err: Console, 
         make_tables(run_dir, mix_fingerprints=spec.mix_fingerprints, err=err)
     notifier.ended(snapshot, exit_code(snapshot))
     return exit_code(snapshot)
-
-
-def hole_lines(actions: Sequence[Action]) -> list[str]:
-    """Lines about the cells without a measurement: one for all cells with the same reason."""
-    cells: dict[tuple[ActionKind, str], list[str]] = {}
-    for action in actions:
-        if action.kind in _HOLES:
-            cells.setdefault((action.kind, action.reason), []).append(action.cell_id)
-    lines = []
-    for (kind, reason), found in cells.items():
-        ids = list(dict.fromkeys(found))
-        more = f" and {len(ids) - _MOST_IDS} more" if len(ids) > _MOST_IDS else ""
-        lines.append(f"{_HOLES[kind]}: {', '.join(ids[:_MOST_IDS])}{more}: {reason.removeprefix(f'{kind.value}: ')}")
-    over = (ActionKind.GIVE_UP, ActionKind.HOLD)
-    ended = {action.outcome for action in actions if action.kind in over and action.outcome is not None}
-    return [*lines, f"The same command with retry=[{','.join(sorted(ended))}] tries them again."] if ended else lines
 
 
 def _what_follows(snapshot: Snapshot) -> str:
