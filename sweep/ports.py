@@ -134,7 +134,7 @@ class ClusterFacts(Protocol):
 class Diagnosis(Protocol):
     """Reads why a job ended where the scheduler itself no longer says it."""
 
-    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+    def logged_end(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         """Report how the scheduler ended a job, by the lines it wrote into the job's log; None where it wrote none.
 
         Args:

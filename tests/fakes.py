@@ -328,7 +328,7 @@ class FakeScheduler:
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
         return {node: reason for node, reason in self.out_of_service.items() if node in nodes}
 
-    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+    def logged_end(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         report = self.logs.get(job_id)
         assert report is None or report.ended_at is not None
         return _with_meaning(report) if report is not None and (report.ended_at or 0.0) >= since else None

@@ -33,7 +33,7 @@ _CRASHES: Mapping[signal.Signals, str] = {
 }
 _ENDED_BY_AGENT_S = 5.0
 """Ranks that end later than this after the first one were ended by torchrun because of it."""
-_LAST_WORDS_BYTES = 1 << 16
+_LAST_LINES_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,7 @@ def last_messages(log_dir: Path, exits: Iterable[RankExit]) -> dict[int, Sequenc
 def _tail(log_dir: Path, local_rank: int) -> list[str]:
     for path in log_dir.glob(f"*/attempt_*/{local_rank}/stderr.log"):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LAST_WORDS_BYTES))
+            file.seek(max(0, path.stat().st_size - _LAST_LINES_BYTES))
             return file.read().decode(errors="replace").splitlines()
     return []
 

@@ -15,8 +15,8 @@ from sweep.core.settlement.facts import (
     ErrorsOf,
     Failure,
     LastSignOf,
-    LastWordsOn,
     LaunchesOf,
+    LoggedEndOf,
     Question,
     ReportById,
     Reports,
@@ -59,7 +59,7 @@ class Reader:
             StepOf: self._step_of,
             LastSignOf: lambda asked: records.last_sign_of_life(asked.key, asked.restart),
             DamageOf: self._damage_of,
-            LastWordsOn: self._last_words_on,
+            LoggedEndOf: self._logged_end_of,
         }
 
     def answer(self, questions: Sequence[Question[Any]]) -> Answers:
@@ -128,11 +128,11 @@ class Reader:
             return f"its submission's file is damaged: {error}"
         return ""
 
-    def _last_words_on(self, asked: LastWordsOn) -> JobReport | None:
+    def _logged_end_of(self, asked: LoggedEndOf) -> JobReport | None:
         diagnosis, path = self._view.diagnosis, self._records.path
         if diagnosis is None:
             return None
-        return diagnosis.last_words(path, asked.submission, asked.job_id, since=asked.since)
+        return diagnosis.logged_end(path, asked.submission, asked.job_id, since=asked.since)
 
 
 def settle_all(

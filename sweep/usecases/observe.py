@@ -60,7 +60,7 @@ def observe(history: History, *, records: RunRecords, view: ClusterView, now: fl
         view: The cluster.
         now: Unix time.
     """
-    flying = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
+    in_flight = [attempt for attempt in history.in_flight() if attempt.job_id is not None]
     waiting = {attempt.submission for attempt in history.in_flight() if attempt.job_id is None}
 
     def decide(facts: Facts, memory: Memory) -> tuple[Memory, tuple[Effect, ...]]:
@@ -68,7 +68,7 @@ def observe(history: History, *, records: RunRecords, view: ClusterView, now: fl
 
     facts = Facts(history=history, answers={CancelRequests(): ()}, waiting=waiting)
     facts, _ = settle_all(facts, Memory(), decide, Reader(view, records).answer, _pretend)
-    reports, ended = job_reports(facts), frozenset(attempt.key for attempt in flying if not attempt.in_flight)
+    reports, ended = job_reports(facts), frozenset(attempt.key for attempt in in_flight if not attempt.in_flight)
     if isinstance(reports, Failure):
         return Observation(reports={}, unrecorded=ended, problem=reports.message)
     return Observation(reports=reports, unrecorded=ended)

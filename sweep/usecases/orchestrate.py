@@ -56,18 +56,18 @@ class Orchestrator:
 
     Args:
         session: The run.
-        barred: Cells that a preflight keeps from being tried (:class:`sweep.core.decisions.admission.Bounds`).
+        ruled_out: Cells that a preflight keeps from being tried (:class:`sweep.core.decisions.admission.Bounds`).
 
     Attributes:
         executor: Settles the run; its history is loaded.
         order: What the command asks for.
         ports: The run's ports.
-        barred: As given.
+        ruled_out: As given.
     """
 
-    def __init__(self, session: Session, barred: Mapping[str, tuple[str, str]] | None = None) -> None:
+    def __init__(self, session: Session, ruled_out: Mapping[str, tuple[str, str]] | None = None) -> None:
         """Load the history."""
-        self.order, self.ports, self.barred = session.order, session.ports, barred or {}
+        self.order, self.ports, self.ruled_out = session.order, session.ports, ruled_out or {}
         cluster, scheduler = self.order.cluster, session.ports.scheduler
         policy = SettlementPolicy(
             policy=self.order.policy,
@@ -214,7 +214,7 @@ class Orchestrator:
             size_limits=self._site.size_limits,
             maintenance_at=self._site.maintenance_at,
             canary_helps=self.order.canary_helps,
-            barred=self.barred,
+            ruled_out=self.ruled_out,
         )
 
 

@@ -37,7 +37,7 @@ RENAMED = {
     "Look": "Observation",
     "split_matrices": "apply_tensor_parallel",
     "is_barred": "withdraw_or_adopt",
-    "last_words": "last_message",
+    "last_words": "logged_end",
 }
 """Old names, with the new ones."""
 

@@ -38,8 +38,8 @@ def test_outputs_do_not_mix_and_no_line_is_lost(capfd: pytest.CaptureFixture[str
     counts = {"a": 4, "b": 12, "c": 1}
     assert run_all([part(name, speaking.format(n=n, name=name)) for name, n in counts.items()]) == 0
     lines = capfd.readouterr().out.splitlines()
-    said = [f"{name} {i}" for name, n in counts.items() for i in range(n)]
-    assert [line for line in lines if not line.startswith("==")] == said
+    expected = [f"{name} {i}" for name, n in counts.items() for i in range(n)]
+    assert [line for line in lines if not line.startswith("==")] == expected
     assert lines[-3:] == ["== a: passed", "== b: passed", "== c: passed"]
 
 

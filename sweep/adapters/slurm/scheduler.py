@@ -191,7 +191,7 @@ class SlurmScheduler:
         """Those of the nodes that are down, drained, failing or silent, with Slurm's state and reason."""
         return self._site.unhealthy(nodes)
 
-    def last_words(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+    def logged_end(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         """Read from the job's log how Slurm ended the job; None where the log does not tell, or is not there."""
         try:
             with Path(run_dir, log_file(submission, job_id)).open("rb") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sweep.core.attempts.blame import evidence_of, standing
+from sweep.core.attempts.blame import evidence_of, unexpired
 from sweep.core.attempts.waiting import waits_for
 from sweep.core.encoding.message import counted
 from sweep.core.records.layout import attempt_dir
@@ -140,7 +140,7 @@ def print_nodes(
     """Print the nodes of one cluster that attempts of any of the user's runs blame."""
     from rich.markup import escape
 
-    found = evidence_of(standing(blames, now=now, expiry_h=expiry_h))
+    found = evidence_of(unexpired(blames, now=now, expiry_h=expiry_h))
     if not found:
         console.print(f"no node of {cluster} is blamed by any attempt of the last {expiry_h:g} hours.", highlight=False)
         return

@@ -31,7 +31,7 @@ def examine(session: Session, err: Console) -> dict[str, tuple[str, str]]:
     origin, order = session.origin, session.order
     path = Path(session.ports.run_dir.path)
     runner = PreflightRunner(path, Path(origin.sources_dir), origin.sources_hash, os.environ)
-    barred: dict[str, tuple[str, str]] = {}
+    ruled_out: dict[str, tuple[str, str]] = {}
     for number, (cell_id, cell) in enumerate(order.cells.items(), 1):
         device = order.devices[cell.device]
         key = AttemptKey(cell_id=cell_id, repeat=1, attempt=1)
@@ -47,9 +47,9 @@ def examine(session: Session, err: Console) -> dict[str, tuple[str, str]]:
                 progress = f"preflight {number} of {len(order.cells)} {cell_id} rank {rank}"
                 err.print(f"{progress}: {_message(found, verdict)}", highlight=False, markup=False)
             if verdict is not None:
-                barred[cell_id] = verdict
+                ruled_out[cell_id] = verdict
                 break
-    return barred
+    return ruled_out
 
 
 def ranks_to_examine(cell: Cell) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ def ranks_to_examine(cell: Cell) -> tuple[int, ...]:
 def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
     """The status and reason that the table shows for a cell that will not run; None for one that may.
 
-    A cell is barred only where what its tensors take for certain is more than the device has: what the context,
+    A cell is ruled out only where what its tensors take for certain is more than the device has: what the context,
     communicators and fragmentation take comes on top, and a peak that a stand-in has raised proves nothing.
     """
     if found.problem:

@@ -110,8 +110,8 @@ def _run(
         )
         with _signals_as_interrupt():
             try:
-                barred = examine(session, err) if spec.preflight else {}
-                snapshot = _orchestrate(Orchestrator(session, barred), spec, content, err, notifier)
+                ruled_out = examine(session, err) if spec.preflight else {}
+                snapshot = _orchestrate(Orchestrator(session, ruled_out), spec, content, err, notifier)
             except KeyboardInterrupt:
                 return _interrupted(session, err)
             except OSError as error:

@@ -18,7 +18,7 @@ from sweep.cli.display.cells_table import describe, print_cells
 from sweep.cli.display.rejections import print_rejections
 from sweep.cli.display.summary import budget_notes, budget_totals, observation_notes, totals_line
 from sweep.cli.wiring import observe_queue, observe_run
-from sweep.core.attempts.blame import standing
+from sweep.core.attempts.blame import unexpired
 from sweep.core.encoding.message import hours_text
 from sweep.core.encoding.plain import plain
 from sweep.usecases.contact import away_text
@@ -110,7 +110,7 @@ def _nodes(asked: Arguments, content: SweepFile) -> int:
     blames = BlameFile(blame_path(content.blame_name, os.environ)).read()
     policy, now = content.policy, time.time()
     if asked.as_json:
-        found = standing(blames, now=now, expiry_h=policy.bad_node_expiry_h)
+        found = unexpired(blames, now=now, expiry_h=policy.bad_node_expiry_h)
         print(json.dumps({"nodes": {node: [plain(item) for item in items] for node, items in found.items()}}))
         return OK
     out, _ = consoles()

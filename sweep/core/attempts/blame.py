@@ -69,7 +69,7 @@ def blames_of(ended: Ended, run: str) -> list[Blame]:
     ]
 
 
-def standing(blames: Iterable[Blame], *, now: float, expiry_h: float) -> dict[str, list[Blame]]:
+def unexpired(blames: Iterable[Blame], *, now: float, expiry_h: float) -> dict[str, list[Blame]]:
     """Blame that has not expired, by node, the latest first."""
     found: dict[str, list[Blame]] = {}
     for blame in sorted(blames, key=lambda blame: -blame.time):
@@ -80,7 +80,7 @@ def standing(blames: Iterable[Blame], *, now: float, expiry_h: float) -> dict[st
 
 def bad_nodes(blames: Iterable[Blame], *, now: float, after: int, expiry_h: float) -> tuple[str, ...]:
     """Nodes that at least ``after`` different cells blame; one cell that fails everywhere proves nothing."""
-    by_node = standing(blames, now=now, expiry_h=expiry_h)
+    by_node = unexpired(blames, now=now, expiry_h=expiry_h)
     return tuple(sorted(node for node, found in by_node.items() if len({blame.cell_id for blame in found}) >= after))
 
 

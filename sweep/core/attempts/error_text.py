@@ -59,10 +59,10 @@ def classify_lines(lines: Sequence[str]) -> tuple[ErrorClass, str] | None:
     dying = next((i for i in reversed(range(len(spoken))) if "terminate called" in spoken[i]), None)
     if dying is None:
         dying = next((i for i, line in enumerate(spoken) if _DYING.search(line)), len(spoken))
-    return _first_told(spoken[dying:]) or _first_told(spoken[:dying])
+    return _first_class(spoken[dying:]) or _first_class(spoken[:dying])
 
 
-def _first_told(lines: Sequence[str]) -> tuple[ErrorClass, str] | None:
+def _first_class(lines: Sequence[str]) -> tuple[ErrorClass, str] | None:
     for error_class, pattern in CLASSIFICATION:
         found = next((line for line in lines if pattern.search(line)), None)
         if found is not None:

@@ -134,16 +134,16 @@ def _with_problem(text: str, evidence: Evidence) -> str:
 
 def _lost_reason(report: JobReport) -> str:
     if report.phase is Phase.ABSENT:
-        said = f", although accounting says {report.state}" if report.state else ""
-        return f"the scheduler does not know the job{said}{f': {report.reason}' if report.reason else ''}"
+        detail = f", although accounting says {report.state}" if report.state else ""
+        return f"the scheduler does not know the job{detail}{f': {report.reason}' if report.reason else ''}"
     code = "" if report.exit_code is None else f" (exit code {report.exit_code})"
     return f"the job was ended{code} without a result, and nothing says why"
 
 
 def _cancelled_reason(report: JobReport) -> str:
     who = f"by {report.ended_by}" if report.ended_by else "by whom is not known"
-    said = f" ({report.reason})" if report.reason else ""
-    return f"cancelled{'' if report.ended_by else ','} {who}{said}{_place(report)}"
+    detail = f" ({report.reason})" if report.reason else ""
+    return f"cancelled{'' if report.ended_by else ','} {who}{detail}{_place(report)}"
 
 
 def _place(report: JobReport) -> str:

@@ -38,7 +38,7 @@ class Bounds:
         canary_helps: Whether cells would otherwise go out together.
         most_jobs: Jobs of the run that the site's settings let into the queue at once; None: no limit.
         size_limits: What the cluster never gives a single job.
-        barred: Cells that a preflight keeps from being tried: the table's word and the reason, by cell id.
+        ruled_out: Cells that a preflight keeps from being tried: the table's word and the reason, by cell id.
     """
 
     now: float
@@ -47,7 +47,7 @@ class Bounds:
     canary_helps: bool = True
     most_jobs: int | None = None
     size_limits: Sequence[SizeLimit] = ()
-    barred: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    ruled_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def restrained(
@@ -63,7 +63,7 @@ def restrained(
         bounds: What the moment does.
     """
     # What can never run is told first: nothing is to wait behind it.
-    held = [_beyond_size(_barred(action, bounds), cells, policy, bounds) for action in actions]
+    held = [_beyond_size(_ruled_out(action, bounds), cells, policy, bounds) for action in actions]
     if policy.infer_oom:
         held = _without_inferred_oom(held, cells, history)
     held = _paused(held, history, policy)
@@ -103,8 +103,8 @@ def _untried(action: Action, hole: str, reason: str, outcome: Outcome | None = N
     return replace(action, kind=HOLES[hole], hole=hole, reason=reason, outcome=outcome or action.outcome)
 
 
-def _barred(action: Action, bounds: Bounds) -> Action:
-    found = bounds.barred.get(action.cell_id)
+def _ruled_out(action: Action, bounds: Bounds) -> Action:
+    found = bounds.ruled_out.get(action.cell_id)
     return action if found is None or action.kind not in TO_SUBMIT else _untried(action, *found)
 
 
@@ -289,8 +289,8 @@ def _within_limits(
     actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
 ) -> list[Action]:
     """The actions that there is room for now; those that never fit are holes already."""
-    flying = list(history.in_flight())
-    jobs, gpus = len(flying), sum(attempt.gpus for attempt in flying)
+    in_flight = list(history.in_flight())
+    jobs, gpus = len(in_flight), sum(attempt.gpus for attempt in in_flight)
     free = math.inf if bounds.free_tasks is None else bounds.free_tasks
     most_jobs = min(policy.max_concurrent_jobs or math.inf, bounds.most_jobs or math.inf)
     most_gpus = policy.max_concurrent_gpus or math.inf

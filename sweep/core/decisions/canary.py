@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def canaries(actions: Sequence[Action], cells: Mapping[str, Cell], history: History) -> dict[str, Action]:
     """By model: the action about its smallest cell, or about one that is measured already.
 
-    A cell that is not tried at all (barred, inferred, over budget, cancelled before it was submitted) can tell nothing:
+    A cell that is not tried at all (ruled out, inferred, over budget, cancelled before submission) proves nothing;
     then the next one goes first.
     """
     chosen: dict[str, tuple[tuple[int, ...], Action]] = {}

@@ -164,9 +164,9 @@ def _decision(past: RepeatHistory, walltimes: _Walltimes) -> tuple[ActionKind, i
     success = past.succeeded
     if success is not None:
         return ActionKind.DONE, success.key.attempt, "measured", Outcome.SUCCEEDED
-    flying = next((attempt for attempt in past.attempts if attempt.in_flight), None)
-    if flying is not None:
-        return ActionKind.WAIT, flying.key.attempt, _waiting_for(flying), None
+    unfinished = next((attempt for attempt in past.attempts if attempt.in_flight), None)
+    if unfinished is not None:
+        return ActionKind.WAIT, unfinished.key.attempt, _waiting_for(unfinished), None
     last, following = past.last, past.highest_number + 1
     if last is None or last.outcome is None:
         return ActionKind.SUBMIT, following, "not run yet", None

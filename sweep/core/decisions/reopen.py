@@ -62,13 +62,13 @@ def reopen(
         for key in to_reopen(actions, asked.outcomes)
         if asked.is_asked or _is_among(history.of(*key).last, asked.unsettled)
     )
-    flying = list(history.in_flight())
+    in_flight = list(history.in_flight())
     if not asked.is_asked:
-        left = asked.unsettled & {attempt.key for attempt in flying}
+        left = asked.unsettled & {attempt.key for attempt in in_flight}
         return Reopening(outcomes=asked.outcomes, unsettled=left), chosen
-    over = frozenset(attempt.key for attempt in flying if _had_ended(attempt, reports))
+    over = frozenset(attempt.key for attempt in in_flight if _had_ended(attempt, reports))
     # Before the scheduler has answered nobody knows which jobs are over.
-    return Reopening(outcomes=asked.outcomes, is_asked=bool(flying) and not was_reached, unsettled=over), chosen
+    return Reopening(outcomes=asked.outcomes, is_asked=bool(in_flight) and not was_reached, unsettled=over), chosen
 
 
 def _is_among(last: AttemptState | None, keys: Collection[AttemptKey]) -> bool:

@@ -121,7 +121,7 @@ class DamageOf(Question[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class LastWordsOn(Question[JobReport | None]):
+class LoggedEndOf(Question[JobReport | None]):
     """How the scheduler ended a job, by the lines it wrote into the job's log."""
 
     submission: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase, StopKind
 from sweep.core.attempts.ledger import Ended, Withdrawn
 from sweep.core.attempts.verdict import Evidence, Verdict, first_cause, judge
-from sweep.core.settlement.facts import DamageOf, ErrorsOf, LastWordsOn, ResultOf, Unhealthy
+from sweep.core.settlement.facts import DamageOf, ErrorsOf, LoggedEndOf, ResultOf, Unhealthy
 from sweep.core.settlement.requeue_accounting import gpu_seconds
 from sweep.core.settlement.terminations import stop_in_force
 
@@ -32,7 +32,7 @@ def record_outcome(case: Case) -> None:
         return
     (has_result, problem), launched = case.ask(ResultOf(attempt.key)), case.launched
     if not has_result:
-        case.report = _with_last_words(case, launched)
+        case.report = _with_logged_end(case, launched)
         if launched is None:
             problem = problem or case.ask(DamageOf(attempt.submission))
     evidence = Evidence(
@@ -64,24 +64,24 @@ def ended(
     )
 
 
-def _with_last_words(case: Case, launched: AttemptFile | None) -> JobReport:
+def _with_logged_end(case: Case, launched: AttemptFile | None) -> JobReport:
     """The report, or where it does not say why a job ended, what the scheduler wrote of that into the job's log."""
     report, attempt = case.report, case.attempt
     if report.phase not in (Phase.ENDED, Phase.ABSENT) or report.state == "COMPLETED" or report.outcome is not None:
         return report
     since = 0.0 if launched is None else launched.started_at
     # The log has whole seconds.
-    said = case.ask(LastWordsOn(attempt.submission, str(attempt.job_id), since - 1.0))
-    if said is None:
+    logged = case.ask(LoggedEndOf(attempt.submission, str(attempt.job_id), since - 1.0))
+    if logged is None:
         return report
     return replace(
         report,
-        state=said.state,
-        outcome=said.outcome,
-        reason=said.reason,
+        state=logged.state,
+        outcome=logged.outcome,
+        reason=logged.reason,
         nodes=report.nodes or (() if launched is None else launched.hosts),
-        at_fault=said.at_fault,
-        ended_at=report.ended_at or said.ended_at,
+        at_fault=logged.at_fault,
+        ended_at=report.ended_at or logged.ended_at,
     )
 
 

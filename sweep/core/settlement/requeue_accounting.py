@@ -33,8 +33,8 @@ def notice_requeue(case: Case) -> None:
         case.remember(run=run)
         return
     runs = _runs_of(case)
-    told = _seconds_before(report, runs)
-    used = (_seconds_by_files(case) if told is None else told) * attempt.gpus
+    seconds = _seconds_before(report, runs)
+    used = (_seconds_by_files(case) if seconds is None else seconds) * attempt.gpus
     if used > attempt.earlier_gpu_seconds:
         case.do(Requeued(time=case.basis.now.unix, key=attempt.key, gpu_seconds=used))
     # Accounting may not have heard yet that a run has ended which the queue has forgotten.
@@ -69,9 +69,9 @@ def _earlier_seconds(case: Case) -> float:
     attempt, files = case.attempt, _earlier_launches(case)
     if not (attempt.earlier_gpu_seconds or files or _began_again(case)):
         return 0.0
-    told = _seconds_before(case.report, _runs_of(case))
-    if told is not None:
-        return told
+    seconds = _seconds_before(case.report, _runs_of(case))
+    if seconds is not None:
+        return seconds
     noticed = attempt.earlier_gpu_seconds / attempt.gpus if attempt.gpus else 0.0
     return max(noticed, _seconds_by_files(case))
 

@@ -163,15 +163,15 @@ def job_reports(facts: Facts) -> Mapping[str, JobReport] | Failure:
         UnansweredError: If one of the answers is not there yet.
     """
     owners = _owners(facts)
-    flying = [attempt for attempt in facts.in_flight() if attempt.key not in owners]
-    if not flying:
+    in_flight = [attempt for attempt in facts.in_flight() if attempt.key not in owners]
+    if not in_flight:
         return {}
-    since = min(attempt.reserved_at for attempt in flying)
-    told = facts.answer(Reports({str(attempt.job_id): attempt.submission for attempt in flying}, since))
+    since = min(attempt.reserved_at for attempt in in_flight)
+    told = facts.answer(Reports({str(attempt.job_id): attempt.submission for attempt in in_flight}, since))
     if isinstance(told, Failure):
         return told
     reports, questions = dict(told), list[Question[Any]]()
-    for attempt in flying:
+    for attempt in in_flight:
         report = reports.get(str(attempt.job_id))
         if report is not None and (report.is_anothers or report.is_inferred):
             try:

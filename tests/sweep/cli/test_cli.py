@@ -128,7 +128,7 @@ def test_a_file_in_the_way_of_the_run_directory_is_one_clear_error(
     assert "cannot be written" in err
 
 
-def test_no_slurm_commands_is_said_before_anything_is_written(
+def test_no_slurm_commands_is_reported_before_anything_is_written(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -174,7 +174,7 @@ def test_a_locale_without_a_letter_is_no_error() -> None:
     assert "arXiv 2411.13055 ?4.1" in subprocess.check_output(command, env=environment, text=True)
 
 
-def test_a_python_without_the_packages_is_told_which_to_use() -> None:
+def test_a_python_without_the_packages_is_shown_which_to_use() -> None:
     # -S: as the system's own Python, which knows nothing of the environment
     command = [sys.executable, "-S", "-m", "sweep", *PLAN]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

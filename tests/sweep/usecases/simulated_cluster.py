@@ -168,7 +168,7 @@ class Job:
     killed_by: int | None = None
     cancelled_in: str | None = None
     """The state in which this tool's scancel first met it."""
-    told: list[Row] = field(default_factory=list)
+    recorded: list[Row] = field(default_factory=list)
     is_forgotten: bool = False
     """The queue does not know it (any more)."""
 
@@ -265,7 +265,7 @@ class Cluster:
     def tell(self, job: Job) -> None:
         """Accounting hears of a job's state."""
         runs = tuple((run.started_at, run.ended_at) for run in job.runs)
-        job.told.append(
+        job.recorded.append(
             Row(
                 time=self.now,
                 state=job.state if job.state in ("PENDING", "SUSPENDED") or not job.is_live else "RUNNING",
@@ -427,7 +427,7 @@ class Cluster:
                 self.at(self.now + self.kill_wait_s, partial(self._if_still, job, number, self._killed))
             elif job.index is not None and job.base in left and not job.runs:
                 # Slurm 22.05 keeps no record of a waiting task that is cancelled while others of its array wait.
-                job.is_forgotten, job.told, job.state, job.ended_at = True, [], "CANCELLED", self.now
+                job.is_forgotten, job.recorded, job.state, job.ended_at = True, [], "CANCELLED", self.now
             else:
                 self._finish(job, f"CANCELLED by {user}")
 

@@ -213,28 +213,32 @@ class SimulatedCommands(SlurmCommands):
             return _printed([])
         asked = _options(words)
         since = datetime.strptime(asked["S"], "%Y-%m-%d").timestamp()
-        told = [(job, row) for job in self.cluster.jobs if job.user == OURS and (row := self._told(job)) is not None]
-        told = [(job, row) for job, row in told if (row.ended_at or self.cluster.now) >= since]
+        recorded = [
+            (job, row) for job in self.cluster.jobs if job.user == OURS and (row := self._recorded(job)) is not None
+        ]
+        recorded = [(job, row) for job, row in recorded if (row.ended_at or self.cluster.now) >= since]
         if "name" in asked:
-            told = [(job, row) for job, row in told if job.name == asked["name"]]
+            recorded = [(job, row) for job, row in recorded if job.name == asked["name"]]
         if "j" in asked:
-            told = [(job, row) for job, row in told if str(job.base) in asked["j"].split(",")]
+            recorded = [(job, row) for job, row in recorded if str(job.base) in asked["j"].split(",")]
         if "D" not in asked:  # of several jobs of an id the last is shown
-            told = list({job.id: (job, row) for job, row in told}.values())
+            recorded = list({job.id: (job, row) for job, row in recorded}.values())
         if asked["o"] == "JobID,Start,End":
-            return _printed(f"{job.id}|{_time(a)}|{_time(b)}" for job, row in told for a, b in row.runs)
+            return _printed(f"{job.id}|{_time(a)}|{_time(b)}" for job, row in recorded for a, b in row.runs)
         if "MaxRSS" in asked["o"]:
-            return _printed(line for job, row in told for line in _memory(job, row))
-        return _printed(self._accounting_line(job, row, asked["o"].split(",")) for job, row in self._as_listed(told))
+            return _printed(line for job, row in recorded for line in _memory(job, row))
+        return _printed(
+            self._accounting_line(job, row, asked["o"].split(",")) for job, row in self._as_listed(recorded)
+        )
 
-    def _told(self, job: Job) -> Row | None:
-        known = [row for row in job.told if row.time <= self.cluster.now - self.site.lag_s]
+    def _recorded(self, job: Job) -> Row | None:
+        known = [row for row in job.recorded if row.time <= self.cluster.now - self.site.lag_s]
         return known[-1] if known else None
 
-    def _as_listed(self, told: Iterable[tuple[Job, Row]]) -> Iterable[tuple[tuple[str, Job], Row]]:
+    def _as_listed(self, recorded: Iterable[tuple[Job, Row]]) -> Iterable[tuple[tuple[str, Job], Row]]:
         """Tasks of an array that wait, or were cancelled together while they waited, have one row between them."""
         waiting: dict[tuple[int, str, float | None], list[tuple[Job, Row]]] = {}
-        for job, row in told:
+        for job, row in recorded:
             if job.index is not None and row.started_at is None and not row.runs:
                 waiting.setdefault((job.base, row.state, row.ended_at), []).append((job, row))
             else:

@@ -310,8 +310,8 @@ class Audit:
         is_well = all(action.kind in explained for action in play.last.actions)
         assert exit_code(play.last) == (0 if is_well else 1)
         shown = statuses(play.content, self.history, play.run_dir)
-        said = [(status.action.cell_id, status.action.repeat, status.action.kind) for status in shown]
-        assert said == [(action.cell_id, action.repeat, action.kind) for action in play.last.actions]
+        shown_as = [(status.action.cell_id, status.action.repeat, status.action.kind) for status in shown]
+        assert shown_as == [(action.cell_id, action.repeat, action.kind) for action in play.last.actions]
 
     def nothing_runs_twice(self) -> None:
         for repeat, runs in self.runs_of.items():
@@ -330,9 +330,9 @@ class Audit:
         for (cell, repeat), past in self.history.repeats.items():
             runs = self.runs_of.get((cell, repeat), [])
             measured = {run.key for run in runs if run.measured_at is not None}
-            said = past.succeeded
-            assert (said is not None) == bool(measured), f"{cell}/{repeat}: measured {measured}, said {said}"
-            assert said is None or said.key in measured
+            succeeded = past.succeeded
+            assert (succeeded is not None) == bool(measured), f"{cell}/{repeat}: measured {measured}, {succeeded}"
+            assert succeeded is None or succeeded.key in measured
         for name in self.runs_of:
             assert name in self.history.repeats, f"{name} ran, and the ledger does not know it"
 
@@ -427,10 +427,10 @@ class Audit:
         """GPU-seconds of a run that nobody may have been told of: a launcher's start, and what it was killed after."""
         scenario = self.play.scenario
         assert run.ended_at is not None
-        is_told = scenario.site.sacct and not scenario.site.lag_s and not scenario.spells
-        if not is_told and not run.job.runs[-1].has_begun:
+        is_known = scenario.site.sacct and not scenario.site.lag_s and not scenario.spells
+        if not is_known and not run.job.runs[-1].has_begun:
             return 5 * run.job.gpus + run.gpu_seconds  # requeued, and over before it had written anything
-        killed_after_s = 0.0 if is_told else run.ended_at - run.last_file_at
+        killed_after_s = 0.0 if is_known else run.ended_at - run.last_file_at
         return (5 + killed_after_s) * run.job.gpus
 
     def nothing_more_happens(self) -> None:

@@ -96,9 +96,9 @@ def test_a_smallest_cell_that_the_user_cancelled_before_it_was_submitted_is_no_c
 
 def test_the_canary_is_one_that_can_be_tried_and_its_budget_is_reserved_first(world: World) -> None:
     world.policy = Policy(budget_gpu_hours=4.25)
-    barred, big, small = world.set_cells(tiny_cell(nodes=1), tiny_cell(nodes=8), tiny_cell(nodes=2))
+    ruled_out, big, small = world.set_cells(tiny_cell(nodes=1), tiny_cell(nodes=8), tiny_cell(nodes=2))
     orchestrator = world.orchestrator()
-    orchestrator.barred = {barred: ("oom_predicted", "too large")}
+    orchestrator.ruled_out = {ruled_out: ("oom_predicted", "too large")}
     by_cell = {action.cell_id: action.kind for action in orchestrator.step().actions}
     assert by_cell[small] is ActionKind.WAIT
     world.finish(world.scheduler.live_jobs()[0])

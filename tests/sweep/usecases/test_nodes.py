@@ -28,9 +28,9 @@ def test_a_retry_keeps_away_from_the_node_that_failed_if_the_cluster_knows_its_n
 def test_a_node_that_srun_did_not_reach_is_blamed_although_all_are_well_again(world: World, code: int | None) -> None:
     orchestrator = world.begun(tiny_cell(nodes=2))
     (job,) = world.scheduler.live_jobs()
-    said = "Task launch for StepId=3.0 failed on node n2: Communication connection failure"
+    reason = "Task launch for StepId=3.0 failed on node n2: Communication connection failure"
     world.scheduler.logs[job] = JobReport(
-        state="NODE_FAIL", phase=Phase.ENDED, reason=said, ended_at=world.clock.now(), at_fault=("n2",)
+        state="NODE_FAIL", phase=Phase.ENDED, reason=reason, ended_at=world.clock.now(), at_fault=("n2",)
     )
     world.end_all(orchestrator, "FAILED", nodes=("n1", "n2"), exit_code=code)
     assert world.outcomes() == [Outcome.NODE_FAIL]
@@ -73,7 +73,7 @@ def test_where_no_node_is_left_without_those_that_are_blamed_they_are_used_all_t
     assert world.submitted()[-1].exclude == ()
 
 
-def test_what_the_settings_name_and_the_cluster_does_not_know_is_said_once(world: World) -> None:
+def test_what_the_settings_name_and_the_cluster_does_not_know_is_reported_once(world: World) -> None:
     world.set_cells(tiny_cell(), tiny_cell(seq_len=64))
     world.policy = replace(CALM, max_concurrent_jobs=1)
     world.scheduler.limits = Site(notes=("slurm.exclude names gone, which this cluster does not know",))

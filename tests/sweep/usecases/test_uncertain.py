@@ -37,7 +37,7 @@ def test_a_submission_that_never_arrived_is_released_after_a_grace_and_submitted
     assert world.scheduler.keys[job].attempt == 2, "a reserved number is not used again"
 
 
-def test_what_cannot_be_looked_up_is_told_once_and_not_at_every_look(world: World) -> None:
+def test_what_cannot_be_looked_up_is_reported_once_and_not_at_every_look(world: World) -> None:
     world.scheduler.submit_error = SubmissionUncertainError("Socket timed out")
     orchestrator = world.begun(tiny_cell())
     world.scheduler.find_error = away()

@@ -83,7 +83,7 @@ def test_a_job_that_waits_longer_than_the_user_lets_it_is_ended_with_the_schedul
     assert "it waited for more than policy.pending_limit_h=2: QOSGrpNodeLimit" in action.reason
 
 
-def test_what_can_be_done_about_a_job_that_is_held_is_said_once(world: World) -> None:
+def test_what_can_be_done_about_a_job_that_is_held_is_reported_once(world: World) -> None:
     orchestrator, job = world.one_job()
     world.scheduler.say(job, "PENDING", reason="(JobHeldUser)")
     for _ in range(3):

@@ -20,9 +20,9 @@ def test_cancel_ends_exactly_the_given_jobs_in_one_call(slurm: FakeSlurm) -> Non
 def test_a_job_under_another_name_or_of_another_user_is_left_alone(slurm: FakeSlurm) -> None:
     """The controller lost its state and gave the numbers anew; what it does not know is over."""
     slurm.answers("squeue", out=f"{OURS}45|RUNNING|1001|bob|s3\n46|PENDING|1000|me|a|sweep|of|mine\n")
-    told = slurm.scheduler().cancel({"44": "s2", "45": "s3", "46": "s4", "47": "s5"})
+    left_alone = slurm.scheduler().cancel({"44": "s2", "45": "s3", "46": "s4", "47": "s5"})
     assert slurm.calls("scancel") == ["44"]
-    assert told == [
+    assert left_alone == [
         "45 is now the id of another job, s3 of bob: it is left alone",
         "46 is now the id of another job, a|sweep|of|mine: it is left alone",
     ]
@@ -32,9 +32,9 @@ def test_a_job_whose_name_was_changed_is_recognised_by_its_script_and_cancelled(
     rows = ["45|RUNNING|1000|me|mine|/runs/a|b/submissions/logs/s3.sh", "46|PENDING|1001|bob|s4|/runs/s4.sh"]
     rows += ["47|PENDING|1000|me|a|/s5.sh|(null)", "48|PENDING|1000|me|mine|/runs/not-s6.sh"]
     slurm.answers("squeue", out="\n".join(rows))
-    told = slurm.scheduler().cancel({"45": "s3", "46": "s4", "47": "s5", "48": "s6"})
+    left_alone = slurm.scheduler().cancel({"45": "s3", "46": "s4", "47": "s5", "48": "s6"})
     assert slurm.calls("scancel") == ["45"]
-    assert told == [
+    assert left_alone == [
         "46 is now the id of another job, s4 of bob: it is left alone",
         "47 is now the id of another job, a|/s5.sh: it is left alone",
         "48 is now the id of another job, mine: it is left alone",

@@ -31,7 +31,7 @@ def answer(stderr: str, returncode: int = 1) -> Answer:
 
 
 @pytest.mark.parametrize("case", RECORDED)
-def test_recorded_failures_are_told_apart(case: str) -> None:
+def test_recorded_failures_are_distinguished(case: str) -> None:
     expected = (
         Meaning.NOT_NOW
         if case in NOT_NOW
@@ -106,7 +106,7 @@ def test_an_sbatch_that_could_not_start_submitted_nothing() -> None:
 
 
 def test_an_accounts_limit_on_submitted_jobs_may_pass() -> None:
-    said = answer(
+    message = answer(
         "sbatch: error: MaxSubmitJobsPerAccount\nsbatch: error: Batch job submission failed: Job violates policy"
     )
-    assert meaning_of(said) is Meaning.NOT_NOW
+    assert meaning_of(message) is Meaning.NOT_NOW

@@ -30,7 +30,7 @@ def notifier(tmp_path: Path, *command: str) -> Notifier:
     return Notifier(spec, RunDir(tmp_path), Console(stderr=True))
 
 
-def told(tmp_path: Path) -> list[dict[str, Any]]:
+def notified(tmp_path: Path) -> list[dict[str, Any]]:
     path = tmp_path / "told"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -43,28 +43,28 @@ def command(tmp_path: Path) -> list[str]:
     return [str(script)]
 
 
-def test_what_is_given_up_or_paused_is_told_once_and_what_was_so_at_the_start_is_no_news(
+def test_what_is_given_up_or_paused_is_reported_once_and_what_was_so_at_the_start_is_no_news(
     tmp_path: Path, command: list[str]
 ) -> None:
     made = notifier(tmp_path, *command)
     wait, give_up, paused = ActionKind.WAIT, ActionKind.GIVE_UP, ActionKind.PAUSED
     made.watched(at(wait, wait, give_up))
-    assert told(tmp_path) == []
+    assert notified(tmp_path) == []
     made.watched(at(wait, give_up, give_up))
     made.watched(at(wait, give_up, give_up))
-    (news,) = told(tmp_path)
+    (news,) = notified(tmp_path)
     assert (news["event"], news["exit_code"], news["counts"]) == ("given_up", None, {"wait": 1, "give_up": 2})
     assert [hole["reason"] for hole in news["holes"]] == ["why 1"]
     made.watched(at(paused, give_up, give_up))
     made.ended(at(paused, give_up, give_up), 1)
-    assert [item["event"] for item in told(tmp_path)] == ["given_up", "ended"], "the last look is the end's to tell"
-    assert len(told(tmp_path)[-1]["holes"]) == 3
+    assert [item["event"] for item in notified(tmp_path)] == ["given_up", "ended"], "the last look is the end's to tell"
+    assert len(notified(tmp_path)[-1]["holes"]) == 3
 
 
 def test_a_command_that_fails_is_noted_without_its_arguments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notifier(tmp_path, "false", "https://hooks.example.org/s3cret").stopped("a full disk", 3)
-    said = capsys.readouterr().err
-    assert "the notify command failed" in said
-    assert "s3cret" not in said
+    printed = capsys.readouterr().err
+    assert "the notify command failed" in printed
+    assert "s3cret" not in printed

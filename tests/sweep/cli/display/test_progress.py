@@ -32,7 +32,7 @@ def test_a_running_cell_shows_its_step_its_speed_and_the_time_left() -> None:
     assert f"step {steps - 10} of {steps}, {speed:,.0f} tokens/s, about 5 s left" in line
 
 
-def test_the_next_retry_is_told() -> None:
+def test_the_next_retry_is_reported() -> None:
     screen = Screen()
     screen.look()
     job, other = screen.world.scheduler.live_jobs()
@@ -58,7 +58,7 @@ def test_cells_of_earlier_commands_in_the_same_run_directory_are_not_counted() -
     assert screen.look().startswith("2 repeats: 2 queued; ")
 
 
-def test_a_scheduler_that_is_away_is_told_with_its_time() -> None:
+def test_a_scheduler_that_is_away_is_reported_with_its_time() -> None:
     screen = Screen()
     screen.world.scheduler.submit_error = SchedulerUnreachableError("connect failure")
     line = screen.look()

@@ -55,7 +55,7 @@ def test_many_cells_are_counted_and_only_some_are_named(
     assert re.search(r"held back 2 repeats not in the queue \(\w+/1 and 1 more\)", capsys.readouterr().err)
 
 
-def test_a_condition_that_no_cell_meets_is_told_from_cells_that_are_over(
+def test_a_condition_that_no_cell_meets_is_distinguished_from_cells_that_are_over(
     grid: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cancel", "--where", "nodes > 8", RUN_DIR]) == 0

@@ -51,9 +51,9 @@ def test_what_the_job_printed_before_its_launcher_began_comes_first(
 def test_an_attempt_that_printed_nothing_says_so(run: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
     folder, cell = run
     assert main(["logs", cell, f"run_dir={folder}"]) == 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"{cell}/1/1 has printed nothing" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{cell}/1/1 has printed nothing" in printed.err
 
 
 def test_following_an_attempt_whose_end_nobody_records_ends_with_its_launcher(

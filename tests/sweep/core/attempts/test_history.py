@@ -63,7 +63,7 @@ def test_a_cancel_is_remembered_before_the_attempt_is_over() -> None:
 
 
 @pytest.mark.parametrize("later", [Outcome.LOST, Outcome.CANCELLED, Outcome.OOM_DEVICE])
-def test_a_finished_measurement_stands_whatever_is_said_later(later: Outcome) -> None:
+def test_a_finished_measurement_stands_whatever_is_reported_later(later: Outcome) -> None:
     history = fold([reserved("s1", key()), ended(key()), ended(key(), later)])
     attempt = history.attempt(key())
     assert attempt is not None
@@ -87,7 +87,7 @@ def test_an_end_whose_reservation_is_lost_still_counts_and_spends_its_number() -
     assert history.problems == ["attempt c/1/3 ended but was never reserved"]
 
 
-def test_a_reservation_that_comes_late_takes_up_what_was_said_before() -> None:
+def test_a_reservation_that_comes_late_takes_up_what_was_reported_before() -> None:
     history = fold([submitted("s1", "7", "8"), ended(key(1, cell="a"))])
     assert list(history.unreserved) == ["s1"]
     history.apply(reserved("s1", key(1, cell="a"), key(1, cell="b")))
@@ -150,14 +150,14 @@ def test_an_attempt_that_ends_after_its_release_did_happen() -> None:
     assert history.problems == ["attempt c/1/1 was released, yet ended"]
 
 
-def test_a_number_that_two_submissions_reserve_is_told_and_ends_in_both() -> None:
+def test_a_number_that_two_submissions_reserve_is_reported_and_ends_in_both() -> None:
     history = fold([reserved("s1", key()), reserved("s2", key())])
     assert history.problems == ["attempt c/1/1 was reserved by s1 and by s2"]
     history.apply(ended(key()))
     assert list(history.in_flight()) == []
 
 
-def test_a_second_flight_of_a_repeat_is_told() -> None:
+def test_a_second_flight_of_a_repeat_is_reported() -> None:
     history = fold([reserved("s1", key(1)), reserved("s2", key(2))])
     assert history.problems == ["attempt c/1/2 was reserved while c/1/1 was in flight"]
     assert len(list(history.in_flight())) == 2
@@ -169,13 +169,13 @@ def test_a_submission_reserved_twice_counts_once() -> None:
     assert history.problems == ["submission s1 was reserved twice"]
 
 
-def test_fewer_jobs_than_attempts_are_told_and_the_rest_stays_unknown() -> None:
+def test_fewer_jobs_than_attempts_are_reported_and_the_rest_stays_unknown() -> None:
     history = fold([reserved("s1", key(cell="a"), key(cell="b")), submitted("s1", "7")])
     assert [attempt.job_id for attempt in history.in_flight()] == ["7", None]
     assert history.problems == ["submission s1 was given 1 jobs for 2 attempts"]
 
 
-def test_a_cancel_of_what_was_never_reserved_is_told() -> None:
+def test_a_cancel_of_what_was_never_reserved_is_reported() -> None:
     assert fold([CancelRequested(time=1.0, keys=(key(),))]).problems == [
         "attempt c/1/1 was cancelled but never reserved"
     ]

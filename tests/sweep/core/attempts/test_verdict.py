@@ -178,20 +178,20 @@ def test_reasons_name_the_rank_the_step_and_the_first_line_of_the_message() -> N
 
 
 def test_a_cancelled_job_says_by_whom_as_far_as_that_is_known() -> None:
-    told = report("CANCELLED by 0", nodes=("node1",), ended_by="root (an administrator)")
+    by_root = report("CANCELLED by 0", nodes=("node1",), ended_by="root (an administrator)")
     untold = report("CANCELLED", reason="JobHeldAdmin")
-    reasons = [judge(evidence(report=words, outcome_of_state=Outcome.CANCELLED)).reason for words in (told, untold)]
+    reasons = [judge(evidence(report=one, outcome_of_state=Outcome.CANCELLED)).reason for one in (by_root, untold)]
     assert reasons == [
         "cancelled by root (an administrator) on node1",
         "cancelled, by whom is not known (JobHeldAdmin)",
     ]
-    asked = evidence(report=told, outcome_of_state=Outcome.CANCELLED, cancelled_by_user=True)
+    asked = evidence(report=by_root, outcome_of_state=Outcome.CANCELLED, cancelled_by_user=True)
     assert judge(asked).reason == "cancelled by the user"
 
 
 def test_reasons_show_the_schedulers_own_words() -> None:
-    words = report("DEADLINE", reason="QOS limit")
-    verdict = judge(evidence(report=words, outcome_of_state=Outcome.TIMEOUT))
+    one = report("DEADLINE", reason="QOS limit")
+    verdict = judge(evidence(report=one, outcome_of_state=Outcome.TIMEOUT))
     assert verdict.reason == "DEADLINE (QOS limit)"
 
 

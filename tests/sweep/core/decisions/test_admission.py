@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweep.core.attempts.attempt import AttemptKey, Outcome
-from sweep.core.attempts.blame import Blame, bad_nodes, evidence_of, excludable, standing
+from sweep.core.attempts.blame import Blame, bad_nodes, evidence_of, excludable, unexpired
 from sweep.core.attempts.history import History, fold
 from sweep.core.attempts.ledger import CancelRequested, Ended, Event, Reopened, Reserved, Submitted
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
@@ -65,12 +65,12 @@ def test_blame_expires() -> None:
     blames = [_blame("n1", "a"), _blame("n1", "b", time=1000.0 + 3600)]
     assert bad_nodes(blames, now=1000.0 + 3599, after=2, expiry_h=1.0) == ("n1",)
     assert bad_nodes(blames, now=1000.0 + 3600, after=2, expiry_h=1.0) == ()
-    assert list(standing(blames, now=1000.0 + 3600, expiry_h=1.0)) == ["n1"]
+    assert list(unexpired(blames, now=1000.0 + 3600, expiry_h=1.0)) == ["n1"]
 
 
 def test_the_evidence_shows_the_latest_reason_and_the_number_of_cells() -> None:
     later = replace(_blame("n1", "b", time=2000.0), reason="Xid 79", outcome=Outcome.DEVICE_ERROR)
-    assert evidence_of(standing([_blame("n1", "a"), later], now=2001.0, expiry_h=1.0)) == [
+    assert evidence_of(unexpired([_blame("n1", "a"), later], now=2001.0, expiry_h=1.0)) == [
         ("n1", 2, "DEVICE_ERROR: Xid 79")
     ]
 
@@ -132,7 +132,7 @@ HISTORIES = st.tuples(
         )
         for name in CELLS
     )
-).map(lambda told: fold(event for events in told for event in events))
+).map(lambda histories: fold(event for events in histories for event in events))
 LIMITS = st.none() | st.integers(1, 8)
 POLICIES = st.builds(
     Policy,
@@ -153,7 +153,7 @@ BOUNDS = st.builds(
     canary_helps=st.booleans(),
     most_jobs=LIMITS,
     size_limits=st.lists(st.builds(SizeLimit, name=st.just("QOS"), nodes=LIMITS, gpus=LIMITS), max_size=1),
-    barred=st.dictionaries(st.sampled_from(sorted(CELLS)), st.just(("oom_predicted", "too large")), max_size=2),
+    ruled_out=st.dictionaries(st.sampled_from(sorted(CELLS)), st.just(("oom_predicted", "too large")), max_size=2),
 )
 
 

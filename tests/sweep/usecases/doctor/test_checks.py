@@ -15,7 +15,7 @@ from sweep.usecases.doctor.checks import (
 
 
 def test_a_check_that_raises_is_not_checked_and_the_others_go_on() -> None:
-    said: list[Finding] = []
+    shown: list[Finding] = []
     checks = [
         Check(name="breaks", run=lambda: ok("x", str(1 / 0))),
         Check(name="needs it", run=lambda: ok("needs it", ""), needs=("breaks",)),
@@ -24,8 +24,8 @@ def test_a_check_that_raises_is_not_checked_and_the_others_go_on() -> None:
         Check(name="needs fine", run=lambda: ok("needs fine", ""), needs=("fine",)),
         Check(name="nothing to say", run=lambda: []),
     ]
-    found = run_checks(checks, said.append)
-    assert found == said
+    found = run_checks(checks, shown.append)
+    assert found == shown
     assert [(item.name, item.status.value) for item in found] == [
         ("breaks", "not checked"),
         ("needs it", "not checked"),
