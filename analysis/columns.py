@@ -46,7 +46,7 @@ def text_of(value: Value) -> str:
 
 
 def significant(value: float | None, digits: int = 4) -> str:
-    """A number rounded for reading, never in exponent form for what is a thousand or more."""
+    """A number rounded for reading, never in exponent form from a thousand on."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}".rstrip(".")

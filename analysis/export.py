@@ -65,7 +65,7 @@ def readable(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def to_markdown(table: Table) -> str:
-    """The readable columns with a caption that says what a reader must know to trust them."""
+    """The readable columns as a Markdown table, with a caption that says how to read them."""
     titles, cells = readable(table)
     numeric = [all(_is_figure(row[i]) for row in cells) for i in range(len(titles))]
     lines = [f"# {table.sweep.grid}", "", *caption(table), ""]

@@ -1,4 +1,4 @@
-"""The table as a pandas frame: what the CSV is written from, and what a notebook starts from."""
+"""The table as a pandas frame, from which the CSV is written and a notebook starts."""
 
 from __future__ import annotations
 

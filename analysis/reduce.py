@@ -35,12 +35,12 @@ class Reduced:
         power_w_per_gpu: Joules over time and GPUs of the same windows.
         peak_memory_gib: Largest of any rank and repeat.
         peak_tflops: The device's peak where it is known and every run reports a device of that kind.
-        throttled: Whether any repeat was; None where none could tell.
-        oversubscribed: Whether any repeat was.
+        throttled: True if a device slowed down in any repeat; None if no repeat could tell.
+        oversubscribed: True if any repeat had more ranks than devices or cores.
         sources: Kinds of source, sorted.
         fingerprints: Fields by fingerprint, in the order of the repeats.
         device_names: As reported, in the order of the repeats.
-        is_mismatched: Whether a run reports a device that is not of the cell's kind.
+        is_mismatched: True if a run reports a device that is not of the cell's kind.
         profile: Median over the repeats that have a profile, by column.
         newest: Unix time of the newest result.
         folders: Where the results lie.

@@ -1,4 +1,4 @@
-"""The rows of a table: one for each point and each rejection of a sweep, with what is known of it."""
+"""The rows of a table: one for each point and each rejection of a sweep."""
 
 from __future__ import annotations
 

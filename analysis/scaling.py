@@ -40,7 +40,7 @@ class Comparison:
         speedup: Over the baseline; None where it cannot be said.
         efficiency: Against ideal scaling from the baseline.
         efficiency_ci: Its interval; None for too few steps.
-        is_chosen: Whether it stands for its number of GPUs (always, without an envelope).
+        is_chosen: True if its layout is the one compared at its number of GPUs (always, without an envelope).
         remark: Why it has no speed-up although it was measured, where the reason is its own.
     """
 

@@ -137,7 +137,7 @@ def _remarks(rows: Sequence[Row], reduced: Mapping[str, Reduced], sweep: SweepFi
 def _provenance(reduced: Sequence[Reduced]) -> Provenance:
     if not reduced:
         return Provenance()
-    # A damaged time must not cost the table: what is no date of this calendar is left aside.
+    # A damaged time must not cost the table: a time that is no date of this calendar is left out.
     times = [item.newest for item in reduced if 0 <= item.newest < _YEAR_10000]
     newest = datetime.datetime.fromtimestamp(max(times), tz=datetime.UTC) if times else None
     return Provenance(

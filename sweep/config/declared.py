@@ -190,7 +190,7 @@ def override(grid: Declared, given: Values) -> Declared:
     axes = {**grid.axes, **given}
     zips = []
     for group in grid.zips:
-        # One value fixes an axis and leaves the zip; what is left alone in it is not zipped any more.
+        # One value fixes an axis and takes it out of the zip; an axis left alone in it is no longer zipped.
         open_axes = {name: values for name, values in group.items() if len(given.get(name, ())) != 1}
         if len(open_axes) == 1 and set(open_axes) <= set(given):
             continue

@@ -61,7 +61,7 @@ def matrix_sizes(cell: Cell) -> str | None:
     if multiple is None:
         return None
     layout, shape = cell.parallelism, cell.model
-    # In the gradient of a weight the tokens of a micro-batch are what is summed over.
+    # The gradient of a weight is a product that sums over the tokens of a micro-batch.
     n_tokens = cell.micro_batch * cell.seq_len // layout.cp
     if n_tokens % multiple:
         return (

@@ -65,7 +65,7 @@ class Condition:
 
 
 class _Reader:
-    """Turns the syntax tree of one condition into functions; what is not in the language is refused."""
+    """Turns the syntax tree of one condition into functions, and refuses everything outside the language."""
 
     def __init__(self, text: str, names: Collection[str]) -> None:
         self._text = text

@@ -95,7 +95,7 @@ class Expansion:
 
 
 def check(grid: Grid) -> None:
-    """Refuse a grid that :func:`expand` would refuse for what it declares, without expanding it.
+    """Refuse a grid with a wrong declaration, as :func:`expand` does, without expanding it.
 
     Raises:
         GridError: As :func:`expand`, but for axes that have no value at all and for conditions without an answer.

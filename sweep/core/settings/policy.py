@@ -1,4 +1,4 @@
-"""The policy of a run, as data: what is retried and with what change, what is held back, what it may cost."""
+"""The policy of a run, as data: its retries, its limits and its budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sweep.core.attempts.outcome_rules import BLAMING, OUTCOME_RULES, OutcomeRul
 from sweep.core.encoding.frozen import dataclass
 
 NEVER_RETRIED = frozenset({Outcome.SUCCEEDED, Outcome.OOM_DEVICE, Outcome.OOM_HOST, Outcome.CANCELLED})
-"""A measurement stands, out of memory is a finding, and what the user ended stays so until the user asks."""
+"""A measurement stands, out of memory is a finding, and a cancelled repeat stays so until the user asks for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,16 +18,16 @@ class Policy:
     """Everything that decides about attempts besides the cells and their history.
 
     Attributes:
-        outcomes: What follows from each outcome; total over :class:`sweep.core.attempts.attempt.Outcome`.
-        canary: Whether the smallest cell of each model goes first, and the others only once it was not given up.
+        outcomes: The rule for each outcome; total over :class:`sweep.core.attempts.attempt.Outcome`.
+        canary: True if the smallest cell of each model goes first, and the others once it is not given up.
         pause_after: Identical TRAINER_ERRORs after which nothing more is submitted; 0: never.
-        infer_oom: Whether cells that need strictly more memory than one that ran out of it are not run.
+        infer_oom: True if cells are not run that need strictly more memory than one that ran out of it.
         max_concurrent_jobs: Jobs in the queue at once; None: no limit.
         max_concurrent_gpus: GPUs of jobs in the queue at once; None: no limit.
         budget_gpu_hours: GPU-hours that the run may cost; walltime x GPUs is reserved, what was used is settled.
         watchdog_s: Seconds without a step after which a running job is ended; 0: never.
-        hopeless_after_s: Seconds for which a job may wait for what will never come before it is ended.
-        pending_limit_h: Hours for which a job may wait for anything before it is ended; None: no limit.
+        hopeless_after_s: Seconds that a job may wait in the queue for a reason that will never pass.
+        pending_limit_h: Hours that a job may wait in the queue for any reason; None: no limit.
         bad_node_after: Cells that must blame a node before later submissions exclude it.
         bad_node_expiry_h: Hours after which blame is forgotten.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerKind(StrEnum):
-    """Who runs the jobs."""
+    """The scheduler that runs the jobs."""
 
     SLURM = "slurm"
     LOCAL = "local"
@@ -68,7 +68,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmSpec:
-    """A site's own settings; what is None or empty is not asked for.
+    """A site's own settings; a parameter that is None or empty is not passed to Slurm.
 
     Attributes:
         partition: ``--partition``.
@@ -87,7 +87,7 @@ class SlurmSpec:
         srun_args: Further arguments of srun, as written.
         setup: Lines of the site's own shell text run before srun (module load, conda activate), as written.
         container: Words put before the Python command on every node (a container's exec), as written.
-        sacct: Whether accounting is asked; off where a cluster has none.
+        sacct: True if accounting is asked; false on a cluster that has none.
     """
 
     partition: str | None = None
@@ -115,7 +115,7 @@ class ClusterSpec:
 
     Attributes:
         name: Its name; run directories are pinned to it.
-        scheduler: Who runs the jobs.
+        scheduler: The scheduler that runs the jobs.
         scale: Which of a grid's scales it is meant for.
         gpus_per_node: Default of the axis of that name.
         device: Default of the ``device`` axis.
@@ -157,13 +157,13 @@ class SweepSpec:
         flop_convention: How FLOPs are counted.
         devices: Profiles that the grid's device axis can name.
         run_dir: The run directory, as given or ``runs/<grid>-<cluster>``.
-        watch: Whether to stay until all is measured or explained.
-        tables: Whether to make the tables at the end.
+        watch: True if the command stays until every cell is measured or explained.
+        tables: True if the tables are made at the end.
         retry: Outcomes whose repeats are to be tried again, although they were given up.
-        mix_fingerprints: Whether one series may span two software fingerprints.
+        mix_fingerprints: True if one series may span two software fingerprints.
         overrides: The overrides as typed, for the record.
         policy: What is retried, held back and allowed to cost.
-        preflight: Whether every cell is examined on one fake rank before anything is submitted.
+        preflight: True if every cell is examined on one fake rank before anything is submitted.
         notify: Words of a command that is told when a watched run ends; empty: nobody.
     """
 
