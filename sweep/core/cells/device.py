@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from sweep.core.encoding.codec import build
 from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -55,25 +54,3 @@ class Device:
         """Dense peak of the precision in TFLOP/s, or None where the device or its peak is not known."""
         # A profile that any device matches cannot vouch for the peak of the one that ran.
         return self.peak_tflops.get(precision) if self.match and self.is_matched_by(reported_name) else None
-
-    def to_json(self) -> dict[str, object]:
-        """A plain mapping for ``sweep.json`` and ``cell.json``."""
-        return {
-            "name": self.name,
-            "type": self.type,
-            "match": list(self.match),
-            "unlike": list(self.unlike),
-            "peak_tflops": dict(self.peak_tflops),
-            "memory_gib": self.memory_gib,
-            "source": self.source,
-            "compute_capability": None if self.compute_capability is None else list(self.compute_capability),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> Device:
-        """The inverse of :meth:`to_json`.
-
-        Raises:
-            ValueError: If a field is unknown, missing or of the wrong type.
-        """
-        return build(cls, data, f"device {data.get('name')}")

@@ -6,6 +6,8 @@ import re
 import pytest
 
 from sweep.core.cells.device import Device
+from sweep.core.encoding.codec import build
+from sweep.core.encoding.plain import plain
 
 H200 = Device(
     name="h200",
@@ -47,7 +49,7 @@ def test_a_peak_is_known_only_for_the_right_device_and_precision() -> None:
 
 @pytest.mark.parametrize("device", [H200, Device(name="cpu", type="cpu")], ids=["h200", "cpu"])
 def test_a_device_survives_json(device: Device) -> None:
-    assert Device.from_json(json.loads(json.dumps(device.to_json()))) == device
+    assert build(Device, json.loads(json.dumps(plain(device))), "device cpu") == device
 
 
 @pytest.mark.parametrize(
@@ -63,4 +65,4 @@ def test_a_device_survives_json(device: Device) -> None:
 )
 def test_a_damaged_device_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        Device.from_json({**H200.to_json(), **change})
+        build(Device, {**plain(H200), **change}, "device h200")
