@@ -111,7 +111,7 @@ class Executor:
         return Facts(history=self.history, waiting=self.waiting.keys())
 
     def _keep_reports(self) -> None:
-        reports = job_reports(self._facts)
+        reports = job_reports(self._facts, self._facts.in_flight())
         if not isinstance(reports, Failure):
             self.reports = reports
 

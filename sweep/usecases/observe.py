@@ -68,7 +68,8 @@ def observe(history: History, *, records: RunRecords, view: ClusterView, now: fl
 
     facts = Facts(history=history, answers={CancelRequests(): ()}, waiting=waiting)
     facts, _ = settle_all(facts, Memory(), decide, Reader(view, records).answer, _pretend)
-    reports, ended = job_reports(facts), frozenset(attempt.key for attempt in in_flight if not attempt.in_flight)
+    ended = frozenset(attempt.key for attempt in in_flight if not attempt.in_flight)
+    reports = job_reports(facts, facts.in_flight())
     if isinstance(reports, Failure):
         return Observation(reports={}, unrecorded=ended, problem=reports.message)
     return Observation(reports=reports, unrecorded=ended)

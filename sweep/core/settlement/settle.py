@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sweep.core.attempts.attempt import AttemptKey
-    from sweep.core.attempts.history import AttemptState
+    from sweep.core.attempts.history import AttemptState, History
     from sweep.core.settlement.case import Case
     from sweep.core.settlement.memory import JobMemory, Memory
 
 
 def settle(facts: Facts, memory: Memory, now: Now, policy: SettlementPolicy) -> tuple[Memory, tuple[Effect, ...]]:
     """Settle a run once: what is to be remembered, and what is to be asked or done next; no effect: all is settled."""
-    draft, basis = Draft.of(memory), Basis(facts=facts, now=now, policy=policy)
+    draft, basis = Draft.of(memory), Basis.of(facts, now, policy)
     for stage in (_hear_cancels, _take_cancel_requests, _look_up_all, _end_replaced, _settle_jobs, _record_absences):
         draft.take(lambda stage=stage: stage(draft, basis))  # type: ignore[misc]  # a default binds the loop's stage
         if draft.is_open:
@@ -60,7 +60,7 @@ def cancel(
     A job that has ended already is not cancelled: how it ended is not hidden. Each time that this is carried out, it
     asks anew.
     """
-    draft, basis = Draft.of(memory), Basis(facts=facts, now=now, policy=policy)
+    draft, basis = Draft.of(memory), Basis.of(facts, now, policy)
     draft.take(lambda: _cancel(draft, basis, tuple(dict.fromkeys(cells))))
     return draft.done()
 
@@ -69,7 +69,7 @@ def release_one(
     facts: Facts, memory: Memory, now: Now, policy: SettlementPolicy, name: str, reason: str
 ) -> tuple[Memory, tuple[Effect, ...]]:
     """Release a submission that is taken never to have arrived (:func:`release`)."""
-    draft, basis = Draft.of(memory), Basis(facts=facts, now=now, policy=policy)
+    draft, basis = Draft.of(memory), Basis.of(facts, now, policy)
     draft.take(lambda: draft.effects.extend(release(basis, name, reason)))
     return draft.done()
 
@@ -77,7 +77,7 @@ def release_one(
 def hear_cancels(facts: Facts, memory: Memory, now: Now, policy: SettlementPolicy) -> tuple[Memory, tuple[Effect, ...]]:
     """Remember which jobs' cancels the scheduler has heard; people are told once why it has not."""
     draft = Draft.of(memory)
-    _hear_cancels(draft, Basis(facts=facts, now=now, policy=policy))
+    _hear_cancels(draft, Basis.of(facts, now, policy))
     return draft.done()
 
 
@@ -85,7 +85,7 @@ def _hear_cancels(draft: Draft, basis: Basis) -> None:
     told = basis.facts.told
     if not told:
         return
-    for attempt in basis.facts.in_flight():
+    for attempt in basis.flying:
         if told.get(str(attempt.job_id)) == "":
             case = draft.case(basis, attempt)
             case.remember(cancel_heard_at=basis.now.monotonic)
@@ -106,7 +106,7 @@ def _take_cancel_requests(draft: Draft, basis: Basis) -> None:
 def _cancel(draft: Draft, basis: Basis, cells: Sequence[str]) -> None:
     history = basis.facts.history
     wanted = [attempt for attempt in history.in_flight() if attempt.key.cell_id in cells]
-    reports = job_reports(basis.facts) if any(attempt.job_id is not None for attempt in wanted) else {}
+    reports = job_reports(basis.facts, basis.flying) if any(attempt.job_id is not None for attempt in wanted) else {}
     known: Mapping[str, JobReport] = {} if isinstance(reports, Failure) else reports
     going = [one for one in wanted if known.get(one.job_id or "", ABSENT).phase is not Phase.ENDED]
     repeats = unfinished(history, cells, basis.policy.repeats)
@@ -122,38 +122,38 @@ def _look_up_all(draft: Draft, basis: Basis) -> None:
         draft.take(lambda name=name: look_up(draft, basis, name))  # type: ignore[misc]  # binds the loop's name
 
 
-def _owners(facts: Facts) -> dict[AttemptKey, str]:
-    """Submissions that have the ids of attempts' jobs by now, of attempts whose submission is another.
+def _owners(history: History, flying: Sequence[AttemptState]) -> Mapping[str, str]:
+    """By submission the one that has its job's id by now, where that is another.
 
     A controller that has lost its state gives ids anew, and has no job any more that had one before.
     """
-    names: dict[str, dict[str, None]] = {}
-    for attempt in facts.in_flight():
-        names.setdefault(shared_id(str(attempt.job_id)), {})[attempt.submission] = None
-    if all(len(found) == 1 for found in names.values()):
+    jobs = {attempt.submission: str(attempt.job_id) for attempt in flying}
+    latest: dict[str, str] = {}
+    for name in history.submissions:
+        if name in jobs:
+            latest[shared_id(jobs[name])] = name
+    if len(latest) == len(jobs):
         return {}
-    order = {name: number for number, name in enumerate(facts.history.submissions)}
-    latest = {job: max(found, key=order.__getitem__) for job, found in names.items()}
-    owners = {attempt.key: latest[shared_id(str(attempt.job_id))] for attempt in facts.in_flight()}
-    return {one.key: owners[one.key] for one in facts.in_flight() if owners[one.key] != one.submission}
+    owners = {name: latest[shared_id(job)] for name, job in jobs.items()}
+    return {name: owner for name, owner in owners.items() if owner != name}
 
 
 def _end_replaced(draft: Draft, basis: Basis) -> None:
-    owners = _owners(basis.facts)
+    owners = _owners(basis.facts.history, basis.flying)
 
     def end(case: Case) -> None:
         if withdraw_or_adopt(case):
-            owner = owners[case.attempt.key]
+            owner = owners[case.attempt.submission]
             case.report = replace(ABSENT, reason=f"{case.attempt.job_id} is now the id of {owner}")
             record_outcome(case)
 
-    for attempt in basis.facts.in_flight():
-        if attempt.key in owners:
+    for attempt in basis.flying if owners else ():
+        if attempt.submission in owners:
             draft.settle([draft.case(basis, attempt)], end)
 
 
-def job_reports(facts: Facts) -> Mapping[str, JobReport] | Failure:
-    """The reports on the jobs that attempts in flight have; a job of which nothing is known just now is left out.
+def job_reports(facts: Facts, flying: Sequence[AttemptState]) -> Mapping[str, JobReport] | Failure:
+    """The reports on the jobs of attempts in flight; a job of which nothing is known just now is left out.
 
     A job that seems to be another's (its name was changed, and the scheduler cannot tell it otherwise) is asked about
     once more by its id alone, where it has claimed its submission and its launcher has not written its end. A job that
@@ -162,8 +162,8 @@ def job_reports(facts: Facts) -> Mapping[str, JobReport] | Failure:
     Raises:
         UnansweredError: If one of the answers is not there yet.
     """
-    owners = _owners(facts)
-    in_flight = [attempt for attempt in facts.in_flight() if attempt.key not in owners]
+    owners = _owners(facts.history, flying)
+    in_flight = [attempt for attempt in flying if attempt.submission not in owners]
     if not in_flight:
         return {}
     since = min(attempt.reserved_at for attempt in in_flight)
@@ -200,20 +200,20 @@ def _proved(facts: Facts, attempt: AttemptState, report: JobReport, since: float
 
 def _settle_jobs(draft: Draft, basis: Basis) -> None:
     facts = basis.facts
-    reports = job_reports(facts)
+    reports = job_reports(facts, basis.flying)
     if isinstance(reports, Failure):
         if reports.message != draft.poll_failure:
             text = f"the scheduler cannot be asked ({reports.message}); nothing is decided until it can"
             draft.effects.append(Note(text))
         draft.poll_failure = reports.message
-        for attempt in facts.in_flight():
+        for attempt in basis.flying:
             draft.settle([draft.case(basis, attempt, JobReport(state="", phase=Phase.ENDED))], _end_if_measured)
         return
     draft.poll_failure = ""
     basis = replace(basis, reports=reports)
     over_budget = {attempt.key for attempt in beyond_budget(facts.history, basis.policy.policy)}
     cases: dict[str, list[Case]] = {}
-    for attempt in facts.in_flight():
+    for attempt in basis.flying:
         report = reports.get(str(attempt.job_id))
         if report is not None:  # else it was adopted after the poll
             cases.setdefault(attempt.submission, []).append(draft.case(basis, attempt, report))
