@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweep.core.attempts.attempt import (
@@ -31,6 +31,7 @@ from sweep.core.settlement.memory import Memory
 from sweep.core.settlement.settle import settle
 from sweep.usecases.answers import settle_all
 
+MANY = settings(max_examples=8 * settings.default.max_examples)
 NOW = Now(unix=10_000.0, monotonic=500.0)
 POLICY = SettlementPolicy(
     policy=Policy(watchdog_s=100.0, budget_gpu_hours=3.0),
@@ -217,6 +218,7 @@ class Run:
     def carry_out(self, effects: Iterable[Effect], facts: Facts) -> Facts:
         answers: dict[Question[Any], Any] = {}
         told = dict(facts.told)
+        assert len(self.done) < 200, "it does not come to rest"
         for effect in effects:
             self.done.append(effect)
             if isinstance(effect, Event):
@@ -259,12 +261,14 @@ RUNS = st.builds(
 )
 
 
+@MANY
 @given(run=RUNS)
 def test_settling_twice_with_nothing_new_has_no_effect(run: Run) -> None:
     facts, memory = run.settled()
     assert settle(facts, memory, NOW, POLICY) == (memory, ())
 
 
+@MANY
 @given(run=RUNS)
 def test_the_order_of_reports_does_not_matter(run: Run) -> None:
     forwards, memory = run.settled()
@@ -280,6 +284,7 @@ def replace_run(run: Run, *, backwards: bool) -> Run:
     return Run(submissions=run.submissions, is_reached=run.is_reached, requests=run.requests, backwards=backwards)
 
 
+@MANY
 @given(run=RUNS)
 def test_a_result_is_never_lost(run: Run) -> None:
     """No attempt with a result is given up, and it counts once its job is over."""
@@ -293,6 +298,7 @@ def test_a_result_is_never_lost(run: Run) -> None:
             assert run.report(attempt.job_id).phase in (Phase.PENDING, Phase.RUNNING), "a job that is over has measured"
 
 
+@MANY
 @given(run=RUNS)
 def test_a_repeat_never_has_two_attempts_that_live(run: Run) -> None:
     """What is over for the history, so that a retry may go out, cannot begin, and did not live by its report."""
