@@ -60,14 +60,14 @@ class Basis:
     facts: Facts
     now: Now
     policy: SettlementPolicy
-    flying: Sequence[AttemptState]
+    in_flight: Sequence[AttemptState]
     """Attempts in flight that have a job."""
     reports: Mapping[str, JobReport] = field(default_factory=dict)
 
     @classmethod
     def of(cls, facts: Facts, now: Now, policy: SettlementPolicy) -> Basis:
         """Before the reports on jobs are known."""
-        return cls(facts=facts, now=now, policy=policy, flying=facts.in_flight())
+        return cls(facts=facts, now=now, policy=policy, in_flight=facts.in_flight())
 
     def phases_beside(self, attempt: AttemptState) -> list[Phase]:
         """Phases of the jobs of other attempts in flight of the same submission."""

@@ -85,7 +85,7 @@ def _hear_cancels(draft: Draft, basis: Basis) -> None:
     told = basis.facts.told
     if not told:
         return
-    for attempt in basis.flying:
+    for attempt in basis.in_flight:
         if told.get(str(attempt.job_id)) == "":
             case = draft.case(basis, attempt)
             case.remember(cancel_heard_at=basis.now.monotonic)
@@ -106,7 +106,7 @@ def _take_cancel_requests(draft: Draft, basis: Basis) -> None:
 def _cancel(draft: Draft, basis: Basis, cells: Sequence[str]) -> None:
     history = basis.facts.history
     wanted = [attempt for attempt in history.in_flight() if attempt.key.cell_id in cells]
-    reports = job_reports(basis.facts, basis.flying) if any(attempt.job_id is not None for attempt in wanted) else {}
+    reports = job_reports(basis.facts, basis.in_flight) if any(attempt.job_id is not None for attempt in wanted) else {}
     known: Mapping[str, JobReport] = {} if isinstance(reports, Failure) else reports
     going = [one for one in wanted if known.get(one.job_id or "", ABSENT).phase is not Phase.ENDED]
     repeats = unfinished(history, cells, basis.policy.repeats)
@@ -122,12 +122,12 @@ def _look_up_all(draft: Draft, basis: Basis) -> None:
         draft.take(lambda name=name: look_up(draft, basis, name))  # type: ignore[misc]  # binds the loop's name
 
 
-def _owners(history: History, flying: Sequence[AttemptState]) -> Mapping[str, str]:
+def _owners(history: History, in_flight: Sequence[AttemptState]) -> Mapping[str, str]:
     """By submission the one that has its job's id by now, where that is another.
 
     A controller that has lost its state gives ids anew, and has no job any more that had one before.
     """
-    jobs = {attempt.submission: str(attempt.job_id) for attempt in flying}
+    jobs = {attempt.submission: str(attempt.job_id) for attempt in in_flight}
     latest: dict[str, str] = {}
     for name in history.submissions:
         if name in jobs:
@@ -139,7 +139,7 @@ def _owners(history: History, flying: Sequence[AttemptState]) -> Mapping[str, st
 
 
 def _end_replaced(draft: Draft, basis: Basis) -> None:
-    owners = _owners(basis.facts.history, basis.flying)
+    owners = _owners(basis.facts.history, basis.in_flight)
 
     def end(case: Case) -> None:
         if withdraw_or_adopt(case):
@@ -147,12 +147,12 @@ def _end_replaced(draft: Draft, basis: Basis) -> None:
             case.report = replace(ABSENT, reason=f"{case.attempt.job_id} is now the id of {owner}")
             record_outcome(case)
 
-    for attempt in basis.flying if owners else ():
+    for attempt in basis.in_flight if owners else ():
         if attempt.submission in owners:
             draft.settle([draft.case(basis, attempt)], end)
 
 
-def job_reports(facts: Facts, flying: Sequence[AttemptState]) -> Mapping[str, JobReport] | Failure:
+def job_reports(facts: Facts, in_flight: Sequence[AttemptState]) -> Mapping[str, JobReport] | Failure:
     """The reports on the jobs of attempts in flight; a job of which nothing is known just now is left out.
 
     A job that seems to be another's (its name was changed, and the scheduler cannot tell it otherwise) is asked about
@@ -162,8 +162,8 @@ def job_reports(facts: Facts, flying: Sequence[AttemptState]) -> Mapping[str, Jo
     Raises:
         UnansweredError: If one of the answers is not there yet.
     """
-    owners = _owners(facts.history, flying)
-    in_flight = [attempt for attempt in flying if attempt.submission not in owners]
+    owners = _owners(facts.history, in_flight)
+    in_flight = [attempt for attempt in in_flight if attempt.submission not in owners]
     if not in_flight:
         return {}
     since = min(attempt.reserved_at for attempt in in_flight)
@@ -200,20 +200,20 @@ def _proved(facts: Facts, attempt: AttemptState, report: JobReport, since: float
 
 def _settle_jobs(draft: Draft, basis: Basis) -> None:
     facts = basis.facts
-    reports = job_reports(facts, basis.flying)
+    reports = job_reports(facts, basis.in_flight)
     if isinstance(reports, Failure):
         if reports.message != draft.poll_failure:
             text = f"the scheduler cannot be asked ({reports.message}); nothing is decided until it can"
             draft.effects.append(Note(text))
         draft.poll_failure = reports.message
-        for attempt in basis.flying:
+        for attempt in basis.in_flight:
             draft.settle([draft.case(basis, attempt, JobReport(state="", phase=Phase.ENDED))], _end_if_measured)
         return
     draft.poll_failure = ""
     basis = replace(basis, reports=reports)
     over_budget = {attempt.key for attempt in beyond_budget(facts.history, basis.policy.policy)}
     cases: dict[str, list[Case]] = {}
-    for attempt in basis.flying:
+    for attempt in basis.in_flight:
         report = reports.get(str(attempt.job_id))
         if report is not None:  # else it was adopted after the poll
             cases.setdefault(attempt.submission, []).append(draft.case(basis, attempt, report))

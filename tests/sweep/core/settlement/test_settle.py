@@ -182,7 +182,7 @@ class Run:
             asked.Unhealthy: lambda: (),
             asked.LastSignOf: lambda: None,
             asked.DamageOf: lambda: "",
-            asked.LastWordsOn: lambda: None,
+            asked.LoggedEndOf: lambda: None,
         }
         return answers[type(question)]()
 
