@@ -53,7 +53,7 @@ def _executor(folder: Path) -> Executor:
     """10 arrays of 1,000 tasks in flight, their folders made."""
     run_dir = RunDir(folder / "run")
     run_dir.create()
-    slurm = SlurmScheduler(SlurmSpec(), commands=SlurmCommands({"PATH": f"{folder}/bin:/usr/bin:/bin"}))
+    slurm = SlurmScheduler(SlurmSpec(), Path(folder), commands=SlurmCommands({"PATH": f"{folder}/bin:/usr/bin:/bin"}))
     ports = RunPorts(
         scheduler=slurm,
         view=ClusterView(reports=slurm, accounting=slurm, facts=slurm, diagnosis=slurm),

@@ -47,7 +47,7 @@ def cluster_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -
     if cluster.scheduler is SchedulerKind.SLURM:
         from sweep.adapters.slurm.scheduler import SlurmScheduler
 
-        slurm = SlurmScheduler(cluster.slurm)
+        slurm = SlurmScheduler(cluster.slurm, Path(run_dir.path))
         return slurm, _slurm_view(slurm, cluster.slurm)
     from sweep.adapters.local.scheduler import LocalScheduler
 
@@ -87,7 +87,7 @@ def _view(content: SweepFile, run_dir: RunDir) -> ClusterView:
         from sweep.adapters.slurm.scheduler import SlurmScheduler
 
         spec = SlurmSpec(sacct=content.accounting)
-        return _slurm_view(SlurmScheduler(spec), spec)
+        return _slurm_view(SlurmScheduler(spec, Path(run_dir.path)), spec)
     from sweep.adapters.local.scheduler import LocalScheduler
 
     return ClusterView(reports=LocalScheduler(Path(run_dir.path), drives=False))

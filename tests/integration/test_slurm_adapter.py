@@ -66,8 +66,8 @@ def submission(run: Path, name: str, *, tasks: int = 1, nodes: int = 1, gpus_per
     )
 
 
-def scheduler(slurm: SlurmUnderTest, spec: SlurmSpec = SITE, **environ: str) -> SlurmScheduler:
-    return SlurmScheduler(spec, commands=SlurmCommands({**slurm.env, **environ}))
+def scheduler(slurm: SlurmUnderTest, run_dir: Path, spec: SlurmSpec = SITE, **environ: str) -> SlurmScheduler:
+    return SlurmScheduler(spec, run_dir, commands=SlurmCommands({**slurm.env, **environ}))
 
 
 def watch(
@@ -109,7 +109,7 @@ def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, ru
         container=("env", '"FROM_CONTAINER=$FROM_SETUP"'),
     )
     inherited = {"SLURM_CPU_BIND": "none", "SBATCH_PARTITION": "nope", "SLURM_ARRAY_TASK_ID": "7", "RANK": "3"}
-    on = scheduler(slurm, spec, **inherited)
+    on = scheduler(slurm, run_dir, spec, **inherited)
     array, pair = submission(run_dir, "array", tasks=3), submission(run_dir, "pair", nodes=2, gpus_per_node=3)
     began = time.time()
     jobs = (*on.submit(array), *on.submit(pair))
@@ -159,11 +159,11 @@ def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
     slurm: SlurmUnderTest, run_dir: Path
 ) -> None:
     """The job is held and then cancelled: accounting has jobs that never ran, too."""
-    held = scheduler(slurm, replace(SITE, sbatch={"hold": True}))
+    held = scheduler(slurm, run_dir, replace(SITE, sbatch={"hold": True}))
     lost = submission(run_dir, "lost", tasks=2)
     assert held.find(lost) is None
     jobs = held.submit(lost)
-    on = scheduler(slurm)
+    on = scheduler(slurm, run_dir)
     assert on.find(lost) == jobs
     assert on.find(replace(lost, name=lost.name[:-1])) is None
     assert all(report.phase is Phase.PENDING for report in on.poll(jobs, since=lost.created_at).values())
@@ -175,7 +175,7 @@ def test_a_submission_is_found_by_its_name_from_before_it_runs_until_it_is_over(
     on.cancel(dict.fromkeys(jobs, lost.name))
     watch(on, jobs, has_ended)
     deadline = time.monotonic() + 120
-    forgetful = scheduler(slurm)
+    forgetful = scheduler(slurm, run_dir)
     # The queue has forgotten it, as after MinJobAge (the test does not wait that long).
     forgetful._queries._squeue = lambda *_: ""  # type: ignore[method-assign]  # the one method that asks squeue
     while (found := forgetful.find(lost)) is None:
@@ -195,7 +195,8 @@ def test_kill_minus_9_between_sbatch_and_recording_loses_no_job(slurm: SlurmUnde
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom sweep.adapters.slurm.scheduler import SlurmScheduler\n"
         "from sweep.core.settings.spec import SlurmSpec\nfrom sweep.core.jobs.submission import Submission\n"
-        "SlurmScheduler(SlurmSpec(mem='100')).submit(Submission.parse(Path(sys.argv[1]).read_text()))\n"
+        "on = SlurmScheduler(SlurmSpec(mem='100'), Path())\n"
+        "on.submit(Submission.parse(Path(sys.argv[1]).read_text()))\n"
     )
     file = run_dir / lost.file
     file.parent.mkdir(parents=True)
@@ -203,14 +204,34 @@ def test_kill_minus_9_between_sbatch_and_recording_loses_no_job(slurm: SlurmUnde
     env = {**slurm.env, "PATH": f"{wrapper.parent}:{slurm.env['PATH']}"}
     done = subprocess.run([sys.executable, "-c", code, str(file)], env=env, timeout=240, check=False)
     assert done.returncode == -9
-    on = scheduler(slurm)
+    on = scheduler(slurm, run_dir)
     found = on.find(lost)
     assert found is not None
     assert {report.state for report in watch(on, found, has_ended).values()} == {"COMPLETED"}
 
 
+def test_a_job_of_the_users_own_whose_name_and_id_a_record_holds_is_left_alone(
+    slurm: SlurmUnderTest, run_dir: Path, tmp_path: Path
+) -> None:
+    on = scheduler(slurm, run_dir, STUB_SLEEP_S="120")
+    submitted = submission(run_dir, "own")
+    (ours,) = on.submit(submitted)
+    unrelated = slurm.sbatch("sleep 120", f"--job-name={submitted.name}")
+    script = tmp_path / f"{submitted.name}.sh"
+    script.write_text("#!/bin/sh\nsleep 120\n")
+    beside = slurm.run("sbatch", "--parsable", "--output=/dev/null", str(script)).split(";")[0]
+    told = on.cancel(dict.fromkeys((ours, unrelated, beside), submitted.name))
+    assert [line.split()[0] for line in told] == [unrelated, beside]
+    assert all(line.endswith(f"is none of {run_dir}: it is left alone") for line in told)
+    assert {report.state for report in watch(on, (ours,), has_ended).values()} == {"CANCELLED"}
+    left = slurm.run("squeue", "-h", "-j", f"{unrelated},{beside}", "-o", "%T").split()
+    assert len(left) == 2
+    assert {*left} <= {"PENDING", "RUNNING"}
+    slurm.run("scancel", unrelated, beside)
+
+
 def test_a_cancelled_job_ends_and_cancelling_it_again_is_no_error(slurm: SlurmUnderTest, run_dir: Path) -> None:
-    on = scheduler(slurm, STUB_SLEEP_S="120")
+    on = scheduler(slurm, run_dir, STUB_SLEEP_S="120")
     submitted = submission(run_dir, "cancelled", tasks=3)
     jobs = on.submit(submitted)
     watch(on, jobs, is_running)
@@ -242,14 +263,14 @@ def test_a_refused_submission_gives_slurms_message(
     slurm: SlurmUnderTest, run_dir: Path, spec: SlurmSpec, message: str
 ) -> None:
     with pytest.raises(SubmissionRejectedError, match=f".*{message}") as caught:
-        scheduler(slurm, spec).submit(submission(run_dir, "refused"))
+        scheduler(slurm, run_dir, spec).submit(submission(run_dir, "refused"))
     assert not caught.value.is_transient
     assert not list(run_dir.rglob("HACKED"))
 
 
 def test_a_job_that_slurm_records_while_refusing_it_counts_as_rejected(slurm: SlurmUnderTest, run_dir: Path) -> None:
     """It asks for more GPUs than a node has: sbatch fails, and yet Slurm has a job of that name."""
-    on = scheduler(slurm)
+    on = scheduler(slurm, run_dir)
     refused = submission(run_dir, "too-many-gpus", gpus_per_node=99)
     with pytest.raises(SubmissionRejectedError, match="Requested node configuration is not available"):
         on.submit(refused)
@@ -262,7 +283,7 @@ def test_a_job_that_slurm_records_while_refusing_it_counts_as_rejected(slurm: Sl
 
 def test_a_submit_limit_is_a_refusal_that_passes(slurm: SlurmUnderTest, run_dir: Path) -> None:
     slurm.run("sacctmgr", "-i", "modify", "qos", "low", "set", "MaxSubmitJobsPerUser=2")
-    on, deadline = scheduler(slurm, replace(SITE, qos="low")), time.monotonic() + 60
+    on, deadline = scheduler(slurm, run_dir, replace(SITE, qos="low")), time.monotonic() + 60
 
     def submit_until_limited() -> None:
         while time.monotonic() < deadline:  # the limit reaches the controller a moment later
@@ -279,7 +300,7 @@ def test_a_submit_limit_is_a_refusal_that_passes(slurm: SlurmUnderTest, run_dir:
 
 
 def test_a_job_past_its_time_is_a_timeout(slurm: SlurmUnderTest, run_dir: Path) -> None:
-    on = scheduler(slurm, STUB_SLEEP_S="300")
+    on = scheduler(slurm, run_dir, STUB_SLEEP_S="300")
     jobs = on.submit(submission(run_dir, "late"))
     (report,) = watch(on, jobs, is_running).values()
     assert report.ended_at is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ QOS = "sitetest"
 
 
 def scheduler(slurm: SlurmUnderTest, spec: SlurmSpec | None = None) -> SlurmScheduler:
-    return SlurmScheduler(spec or SlurmSpec(), commands=SlurmCommands(slurm.env))
+    return SlurmScheduler(spec or SlurmSpec(), Path(), commands=SlurmCommands(slurm.env))
 
 
 def eventually(what: Callable[[], object], expected: object, timeout_s: float = 120) -> None:
@@ -131,7 +132,7 @@ def test_a_controller_that_never_answered_is_one_clear_error(slurm: SlurmUnderTe
     elsewhere = slurm.dir / "etc" / "elsewhere.conf"
     elsewhere.write_text("ClusterName=elsewhere\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\n")
     commands = SlurmCommands({**slurm.env, "SLURM_CONF": str(elsewhere)}, timeout_s=3, attempts=1)
-    on = SlurmScheduler(SlurmSpec(), commands=commands)
+    on = SlurmScheduler(SlurmSpec(), Path(), commands=commands)
     with pytest.raises(SchedulerUnreachableError, match="asked what the cluster allows: "):
         on.site()
     assert on.unhealthy(slurm.nodes) == {}

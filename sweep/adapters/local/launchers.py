@@ -44,7 +44,7 @@ class Launchers:
         with (logs / f"{job.job_id}.{rank}.out").open("ab") as output:
             process = subprocess.Popen(
                 launcher_command(job, rank, self._run_dir),
-                env=launcher_environment(job, rank, self._environ),
+                env=launcher_environment(job, rank, self._run_dir, self._environ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -71,7 +71,7 @@ class Launchers:
         if child is not None:
             code = child.poll()
             return one if code is None else replace(one, is_over=True, exit_code=code)
-        if own_process(one.pid, start=one.started_at, marker=job.marker):
+        if own_process(one.pid, start=one.started_at, marker=job.marker, run_dir=self._run_dir):
             return one
         # Only its parent can wait for a process. Of another's child the exit code is known where it wrote it: node 0.
         return replace(one, is_over=True, exit_code=self._recorded_exit_code(job) if rank == 0 else None)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from sweep.core.jobs.node_command import MARKER
+from sweep.core.jobs.node_command import MARKER, RUN_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 # The kernel counts start times from the boot, and the wall clock may be corrected between two readings.
 _TOLERANCE_S = 2.0
@@ -28,20 +29,29 @@ def started_at(pid: int) -> float | None:
         return None
 
 
-def own_process(pid: int, *, start: float, marker: str) -> psutil.Process | None:
-    """The living process with this pid, start time and marker; None where it is gone, or the pid is another's now."""
+def own_process(pid: int, *, start: float, marker: str, run_dir: Path) -> psutil.Process | None:
+    """The living process with this pid, start time, marker and run directory; None where it is gone or another's."""
     try:
         process = psutil.Process(pid)
-        if abs(process.create_time() - start) > _TOLERANCE_S or not _is_marked(process, marker):
+        if abs(process.create_time() - start) > _TOLERANCE_S or not _is_marked(process, marker, run_dir):
             return None
     except psutil.Error:
         return None
     return process
 
 
-def _is_marked(process: psutil.Process, marker: str) -> bool:
-    # A zombie has no environment any more.
-    return process.environ().get(MARKER) == marker
+def _is_marked(process: psutil.Process, marker: str, run_dir: Path) -> bool:
+    environ = process.environ()  # a zombie has none any more
+    named = environ.get(RUN_DIR, "")
+    return environ.get(MARKER) == marker and (named == str(run_dir) or _is_same(named, run_dir))
+
+
+def _is_same(named: str, folder: Path) -> bool:
+    """True if both are one folder, which may have several names."""
+    try:
+        return bool(named) and folder.samefile(named)
+    except OSError:
+        return False
 
 
 def terminate(processes: Iterable[psutil.Process]) -> None:
@@ -51,23 +61,23 @@ def terminate(processes: Iterable[psutil.Process]) -> None:
             process.send_signal(signal.SIGTERM)
 
 
-def marked(marker: str) -> list[psutil.Process]:
-    """All living processes of this user with the marker, except this one."""
+def marked(marker: str, run_dir: Path) -> list[psutil.Process]:
+    """All living processes of this user with the marker and the run directory, except this one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and _is_marked(process, marker):
+            if process.pid != os.getpid() and _is_marked(process, marker, run_dir):
                 found.append(process)
     return found
 
 
-def kill_marked(marker: str) -> list[int]:
-    """Kill every process with the marker and all their descendants; returns the pids that could not be killed.
+def kill_marked(marker: str, run_dir: Path) -> list[int]:
+    """Kill every process that :func:`marked` finds and all their descendants; returns the pids that live on.
 
     A descendant may have dropped the marker; a living launcher is the parent of every orphan below it.
     """
     deadline = time.monotonic() + _KILL_PATIENCE_S
-    while alive := marked(marker):
+    while alive := marked(marker, run_dir):
         if time.monotonic() > deadline:
             return [process.pid for process in alive]
         for process in _families(alive):

@@ -61,9 +61,10 @@ class LocalScheduler:
         now: Callable[[], float] = time.time,
     ) -> None:
         """Touch nothing."""
-        self._files = JobFiles(run_dir.absolute())
+        self._run_dir = run_dir.absolute()
+        self._files = JobFiles(self._run_dir)
         self._environ = scrubbed(os.environ if environ is None else environ)
-        self._launchers = Launchers(run_dir.absolute(), self._environ, now)
+        self._launchers = Launchers(self._run_dir, self._environ, now)
         self._max_concurrent = max_concurrent_cells
         self._cores = cores or len(os.sched_getaffinity(0))
         self._drives = drives
@@ -173,7 +174,7 @@ class LocalScheduler:
         job = self._save(replace(job, state=State.RUNNING, started_at=self._now()))
         launched: list[Launched] = []
         try:
-            meeting_dir(job).mkdir(mode=0o700)
+            meeting_dir(job, self._run_dir).mkdir(mode=0o700)
             for rank in range(job.nodes):
                 launched.append(self._launchers.start(job, rank))
         except (OSError, ValueError) as error:
@@ -230,7 +231,7 @@ class LocalScheduler:
             terminate(
                 process
                 for one in job.launched
-                if (process := own_process(one.pid, start=one.started_at, marker=job.marker))
+                if (process := own_process(one.pid, start=one.started_at, marker=job.marker, run_dir=self._run_dir))
             )
         deadline = time.monotonic() + min([LONGEST_GRACE_S, *(job.stop_grace_s + 1 for job in jobs)])
         while any(not one.is_over for job in jobs for one in self._observe(self._known()[job.job_id]).launched):
@@ -239,10 +240,9 @@ class LocalScheduler:
             time.sleep(0.05)
 
     def _end(self, job: LocalJob, state: State, reason: str) -> None:
-        left = kill_marked(job.marker) if job.state is State.RUNNING else []
+        left = kill_marked(job.marker, self._run_dir) if job.state is State.RUNNING else []
         if job.state is State.RUNNING:
-            with contextlib.suppress(ValueError):
-                shutil.rmtree(meeting_dir(job), ignore_errors=True)
+            shutil.rmtree(meeting_dir(job, self._run_dir), ignore_errors=True)
         if left:
             reason = f"{reason}; processes {left} could not be killed"
         self._save(ended(self._launchers.observe(job), state, now=self._now(), reason=reason))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import re
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.local.jobs import HOST
-from sweep.core.jobs.node_command import MARKER
+from sweep.core.jobs.node_command import MARKER, RUN_DIR
 from sweep.core.jobs.submission import submission_file
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from sweep.adapters.local.jobs import LocalJob
 
-_MARK = re.compile(r"[0-9a-f]{16}")
 MEMORY_PER_RANK_BYTES = 2 * 1024**3
 """Free memory for each rank of a job that starts beside others; the real need of a cell is not known here."""
 
@@ -60,29 +59,28 @@ def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:
         *("--job-id", job.job_id),
         *("--hosts", ",".join([HOST] * job.nodes)),
         *("--restart", "0"),
-        *("--meeting-dir", str(meeting_dir(job))),
+        *("--meeting-dir", str(meeting_dir(job, run_dir))),
     ]
 
 
-def meeting_dir(job: LocalJob) -> Path:
+def meeting_dir(job: LocalJob, run_dir: Path) -> Path:
     """Folder in which the job's nodes and ranks meet; its name cannot be guessed before the job starts.
 
-    Raises:
-        ValueError: If the job's record holds a mark that this tool did not make, which could name any folder.
+    A record that a stranger wrote names no folder of another run's job, whatever its marker is.
     """
-    if not _MARK.fullmatch(job.marker):
-        raise ValueError(f"job {job.job_id} has the mark {job.marker!r}, which is not 16 hexadecimal digits.")
-    return Path(tempfile.gettempdir()) / f"sweep-{job.marker}"
+    digest = hashlib.sha256(f"{run_dir.resolve()}\0{job.marker}".encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"sweep-{digest}"
 
 
-def launcher_environment(job: LocalJob, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Its environment: the snapshot's code, the job's marker, and this node's share of the machine's GPUs."""
+def launcher_environment(job: LocalJob, rank: int, run_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Its environment: the snapshot's code, the job's marker and run directory, this node's share of the GPUs."""
     paths = (job.sources_dir, environ.get("PYTHONPATH", ""))
     made = {
         **environ,
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "PYTHONSAFEPATH": "1",
         MARKER: job.marker,
+        RUN_DIR: str(run_dir),
     }
     if job.device_type == "cuda":
         first, last = rank * job.gpus_per_node, (rank + 1) * job.gpus_per_node

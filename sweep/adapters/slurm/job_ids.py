@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from pathlib import Path
 
 from sweep.adapters.slurm.fields import UNKNOWN
+from sweep.core.records.layout import SUBMISSION_LOGS_DIR
 
 _JOB_ID = re.compile(r"(?P<array>\d+)(?:_(?:(?P<index>\d+)|\[(?P<indices>[^\]]*)(?P<closed>\])?))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
@@ -68,6 +71,19 @@ def script_name(submission: str) -> str:
 def is_script_of(submission: str, script: str) -> bool:
     """True if a job's command, as squeue prints it, is the submission's job script."""
     return script.endswith(f"/{script_name(submission)}")
+
+
+def is_script_in(run_dir: Path, script: str) -> bool:
+    """True if a job's command, as squeue prints it, is a job script of this run directory.
+
+    Links below the run directory count for nothing: one could lead to the scripts of another run.
+    """
+    folder = Path(script).parent
+    if folder == run_dir / SUBMISSION_LOGS_DIR:
+        return True
+    with suppress(OSError):  # neither is there; a run directory may have several names
+        return str(folder).endswith(f"/{SUBMISSION_LOGS_DIR}") and folder.parents[1].samefile(run_dir)
+    return False
 
 
 def split_script(text: str) -> tuple[str, str]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pwd
 import re
 from dataclasses import field
+from typing import TYPE_CHECKING
 
-from sweep.adapters.slurm.job_ids import array_of, is_script_of, parse_row_id, split_script
+from sweep.adapters.slurm.job_ids import array_of, is_script_in, is_script_of, parse_row_id, split_script
 from sweep.core.attempts.attempt import Phase, slurm_state
 from sweep.core.encoding.frozen import dataclass
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OWNER_FORMAT = "%i|%T|%U|%u|%j|%o"
 _CANCELLED_BY = re.compile(r"CANCELLED by (\d+)")
@@ -25,10 +29,21 @@ class Owners:
     pending: set[str] = field(default_factory=set)
     """Jobs and array tasks that have not begun."""
 
-    def owns(self, job_id: str, submission: str) -> bool:
-        """True if the job that has this id now is this user's job of the submission, by its name or its script."""
+    def objection(self, job_id: str, submission: str, run_dir: Path) -> str | None:
+        """Why the job that has this id now is none of the submission's; None where it is, empty where it is gone.
+
+        A name proves little: who wrote the records may have put the name and id of any job into them. The job's script
+        was given to Slurm by the owner, and cannot be changed.
+        """
         array = array_of(job_id)
-        return self.names.get(array) == submission or is_script_of(submission, self.scripts.get(array, ""))
+        if array not in self.names:
+            return ""
+        name, script = self.names[array], self.scripts.get(array, "")
+        if name != submission and not is_script_of(submission, script):
+            return f"{job_id} is now the id of another job, {name}"
+        if is_script_in(run_dir, script):
+            return None
+        return f"{job_id} has the name {name}, but its job script {script or '(unknown)'} is none of {run_dir}"
 
 
 def read_owners(text: str, user: str) -> Owners:

@@ -42,6 +42,7 @@ class SlurmScheduler:
 
     Args:
         spec: The site's settings.
+        run_dir: The run directory; only jobs whose script lies in it are cancelled.
         user: Owner of the jobs; by default the numeric id of this process's user, which no variable can falsify.
         commands: Runs Slurm's commands; by default in this process's environment.
         python: Interpreter on the compute nodes where the submission names none.
@@ -54,6 +55,7 @@ class SlurmScheduler:
     def __init__(
         self,
         spec: SlurmSpec,
+        run_dir: Path,
         *,
         user: str | None = None,
         commands: SlurmCommands | None = None,
@@ -62,6 +64,7 @@ class SlurmScheduler:
     ) -> None:
         check_site(spec)
         self._spec = spec
+        self._run_dir = run_dir.absolute()
         self._user = user or str(os.getuid())
         self._commands = commands or SlurmCommands(os.environ)
         self._commands.require("sbatch", "squeue", "scancel", *(["sacct"] if spec.sacct else []))
@@ -204,8 +207,9 @@ class SlurmScheduler:
     def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         """Cancel these jobs and array tasks, by one call of scancel; a job that has ended is no error.
 
-        The queue is asked first for the owner and the state of each id, because Slurm lets an administrator cancel any
-        job. scancel's own filters do not help: with one of them Slurm 22.05 takes ``42_1`` for all pending tasks of 42.
+        The queue is asked first for the owner, the job script and the state of each id: Slurm lets an administrator
+        cancel any job, and a record that a stranger wrote may name any job of this user. scancel's own filters do not
+        help: with one of them Slurm 22.05 takes ``42_1`` for all pending tasks of 42.
 
         Raises:
             SchedulerError: If Slurm cannot be asked, or an id is no job id.
@@ -214,11 +218,11 @@ class SlurmScheduler:
         if wrong:
             raise SchedulerError(f"no ids of Slurm jobs, so nothing was cancelled: {', '.join(map(repr, wrong))}")
         owners = self._queries.owners(jobs)
-        ours = [job for job, name in jobs.items() if owners.owns(job, name)]
+        objections = {job: owners.objection(job, name, self._run_dir) for job, name in jobs.items()}
+        ours = [job for job, objection in objections.items() if objection is None]
         for ids in argument_chunks([job for job in ours if job in owners.pending] if only_pending else ours):
             self._commands.ask(["scancel", *ids], unless=NO_SUCH_JOB)
-        others = {job: owners.names[array_of(job)] for job in jobs if job not in ours and array_of(job) in owners.names}
-        return [f"{job} is now the id of another job, {name}: it is left alone" for job, name in others.items()]
+        return [f"{objection}: it is left alone" for objection in objections.values() if objection]
 
     def close(self) -> None:
         """Do nothing: Slurm keeps the jobs."""

@@ -98,7 +98,7 @@ class ClusterChecks:
             return [not_checked("nodes", "--no-job: nothing was submitted")]
         from sweep.adapters.slurm.scheduler import SlurmScheduler
 
-        scheduler = SlurmScheduler(self.cluster.slurm, commands=commands)
+        scheduler = SlurmScheduler(self.cluster.slurm, self.scratch, commands=commands)
         submission = self._submission("probe", nodes=min(2, len(scheduler.site().nodes) or 1), is_probe=True)
         token = uuid.uuid4().hex
         write_atomically(self.scratch / TOKEN_FILE, token)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 MARKER = "SWEEP_ATTEMPT"
 """Variable that every process of an attempt inherits; by it they are found when their launcher is gone."""
+RUN_DIR = "SWEEP_RUN_DIR"
+"""Variable with the run directory, in every process of a job on this machine: a record that a stranger wrote may hold
+the marker of another run's job."""
 NODE_RANK = "SWEEP_NODE_RANK"
 """Variable with the node's place in the job's node list; torchrun's GROUP_RANK may differ where nodes meet by files."""
 STORE_FILE = "SWEEP_STORE_FILE"

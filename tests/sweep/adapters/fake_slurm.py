@@ -11,6 +11,7 @@ from sweep.core.jobs.submission import Submission
 from sweep.core.settings.spec import SlurmSpec
 from tests.fakes import submission_of
 
+RUN_DIR = Path("/runs/a|b")
 NOW = 1795970834.0
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 
@@ -58,8 +59,12 @@ class FakeSlurm:
         path = f"{self.folder}:/usr/bin:/bin"
         return SlurmCommands({"PATH": path, **environ}, timeout_s=timeout_s, backoff_s=0.001)
 
-    def scheduler(self, spec: SlurmSpec | None = None, *, timeout_s: float = 20.0, **environ: str) -> SlurmScheduler:
-        return SlurmScheduler(spec or SlurmSpec(), user="me", commands=self.commands(timeout_s=timeout_s, **environ))
+    def scheduler(
+        self, spec: SlurmSpec | None = None, *, run_dir: Path = RUN_DIR, timeout_s: float = 20.0, **environ: str
+    ) -> SlurmScheduler:
+        return SlurmScheduler(
+            spec or SlurmSpec(), run_dir, user="me", commands=self.commands(timeout_s=timeout_s, **environ)
+        )
 
 
 def fake_slurm(folder: Path) -> FakeSlurm:

@@ -173,7 +173,9 @@ class Play:
             hang_grace_s=60.0,
             slurm=SlurmSpec(sacct=scenario.site.sacct),
         )
-        slurm = SlurmScheduler(cluster.slurm, user="me", commands=self.commands, now=self.clock.now)
+        slurm = SlurmScheduler(
+            cluster.slurm, Path(self.run_dir.path), user="me", commands=self.commands, now=self.clock.now
+        )
         accounting = slurm if cluster.slurm.sacct else None
         order = Order(
             cells=self.cells,

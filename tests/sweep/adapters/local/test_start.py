@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from sweep.core.settings.spec import LaunchSpec
 from tests.fakes import submission_of
 from tests.stubs.jobs import key, stub_launch, submission
 
+HERE = Path("/runs/weak")
 BASE = submission_of((key(),), sources_dir="/snapshot")
 
 
@@ -89,18 +92,20 @@ def test_a_launcher_gets_its_place_on_its_command_line() -> None:
     assert command == [
         *("py", "-m", "sweep.launch", "--submission", "/runs/weak/submissions/weak.json", "--index", "0"),
         *("--node-rank", "1", "--job-id", "weak.0", "--hosts", "127.0.0.1,127.0.0.1", "--restart", "0"),
-        *("--meeting-dir", str(meeting_dir(here))),
+        *("--meeting-dir", str(meeting_dir(here, Path("/runs/weak")))),
     ]
 
 
-@pytest.mark.parametrize("marker", ["", "../../home", "89c35e1f02ab77d4/..", "89C35E1F02AB77D4"])
-def test_a_mark_that_a_stranger_wrote_names_no_folder(marker: str) -> None:
-    with pytest.raises(ValueError, match="not 16 hexadecimal digits"):
-        meeting_dir(replace(job(), marker=marker))
+@pytest.mark.parametrize("marker", ["", "../../home", "89c35e1f02ab77d4/..", "89C35E1F02AB77D4", job().marker])
+def test_a_mark_that_a_stranger_wrote_names_no_folder_of_anybody(marker: str) -> None:
+    folder = meeting_dir(replace(job(), marker=marker), Path("/runs/strange"))
+    assert folder.parent == Path(tempfile.gettempdir())
+    assert re.fullmatch(r"sweep-[0-9a-f]{16}", folder.name)
+    assert folder != meeting_dir(job(), Path("/runs/weak")), "the folder of a job of another run"
 
 
 def test_a_launcher_runs_the_snapshots_code() -> None:
-    made = launcher_environment(job(), 0, {"PYTHONPATH": "/mine"})
+    made = launcher_environment(job(), 0, HERE, {"PYTHONPATH": "/mine"})
     assert made["PYTHONPATH"] == "/snapshot:/mine"
     assert made["PYTHONSAFEPATH"] == "1"
     assert "CUDA_VISIBLE_DEVICES" not in made
@@ -108,10 +113,10 @@ def test_a_launcher_runs_the_snapshots_code() -> None:
 
 def test_nodes_on_one_machine_have_gpus_of_their_own() -> None:
     gpus = job(nodes=2, gpus_per_node=2, device_type="cuda")
-    shares = [launcher_environment(gpus, rank, {})["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)]
+    shares = [launcher_environment(gpus, rank, HERE, {})["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)]
     assert shares == ["0,1", "2,3"]
     given = {"CUDA_VISIBLE_DEVICES": "7,5,3,1"}
-    assert [launcher_environment(gpus, rank, given)["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)] == ["7,5", "3,1"]
+    assert [launcher_environment(gpus, rank, HERE, given)["CUDA_VISIBLE_DEVICES"] for rank in (0, 1)] == ["7,5", "3,1"]
 
 
 def test_two_jobs_have_different_markers() -> None:

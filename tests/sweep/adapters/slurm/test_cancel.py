@@ -7,7 +7,10 @@ import pytest
 from sweep.ports import SchedulerError
 from tests.sweep.adapters.fake_slurm import DOWN, FakeSlurm
 
-OURS = "42_1|PENDING|1000|me|s1\n42_3|RUNNING|1000|me|s1\n44|PENDING|1000|me|s2\n"
+LOGS = "/runs/a|b/submissions/logs"
+OURS = (
+    f"42_1|PENDING|1000|me|s1|{LOGS}/s1.sh\n42_3|RUNNING|1000|me|s1|{LOGS}/s1.sh\n44|PENDING|1000|me|s2|{LOGS}/s2.sh\n"
+)
 
 
 def test_cancel_ends_exactly_the_given_jobs_in_one_call(slurm: FakeSlurm) -> None:

@@ -9,7 +9,7 @@ from sweep.adapters.slurm.scheduler import SlurmScheduler
 from sweep.core.attempts.attempt import Phase
 from sweep.core.settings.spec import SlurmSpec
 from sweep.ports import SchedulerError, SchedulerUnreachableError
-from tests.sweep.adapters.fake_slurm import DOWN, NOW, FakeSlurm
+from tests.sweep.adapters.fake_slurm import DOWN, NOW, RUN_DIR, FakeSlurm
 
 
 @pytest.mark.parametrize("missing", ["sbatch", "squeue", "sacct", "scancel"])
@@ -17,13 +17,13 @@ def test_a_missing_command_is_named_with_its_mend(slurm: FakeSlurm, missing: str
     (slurm.folder / missing).unlink()
     commands = SlurmCommands({"PATH": str(slurm.folder)})
     with pytest.raises(CommandMissingError, match=f"{missing} is not on PATH.*cluster=local"):
-        SlurmScheduler(SlurmSpec(), user="me", commands=commands)
+        SlurmScheduler(SlurmSpec(), RUN_DIR, user="me", commands=commands)
 
 
 def test_a_cluster_without_accounting_needs_no_sacct(slurm: FakeSlurm) -> None:
     (slurm.folder / "sacct").unlink()
     commands = SlurmCommands({"PATH": str(slurm.folder)})
-    scheduler = SlurmScheduler(SlurmSpec(sacct=False), user="me", commands=commands)
+    scheduler = SlurmScheduler(SlurmSpec(sacct=False), RUN_DIR, user="me", commands=commands)
     assert scheduler.poll(["42"], since=NOW)["42"].phase is Phase.ABSENT
 
 
@@ -55,7 +55,7 @@ def test_a_command_that_took_long_to_fail_is_not_retried(slurm: FakeSlurm) -> No
     slurm.answers("squeue", err=DOWN, code=1)
     commands = SlurmCommands({"PATH": f"{slurm.folder}:/usr/bin:/bin"}, backoff_s=0.001, patience_s=0.0)
     with pytest.raises(SchedulerError):
-        SlurmScheduler(SlurmSpec(), user="me", commands=commands).poll(["42"], since=NOW)
+        SlurmScheduler(SlurmSpec(), RUN_DIR, user="me", commands=commands).poll(["42"], since=NOW)
     assert len(slurm.calls("squeue")) == 1
 
 

@@ -9,7 +9,7 @@ import pytest
 from sweep.adapters.slurm.scheduler import SlurmScheduler, outcome_of
 from sweep.core.attempts.attempt import ABSENT, SLURM_STATES, JobReport, JobRun, Outcome, Phase
 from sweep.core.settings.spec import SlurmSpec
-from tests.sweep.adapters.fake_slurm import NOW, FakeSlurm
+from tests.sweep.adapters.fake_slurm import NOW, RUN_DIR, FakeSlurm
 
 
 def test_a_thousand_jobs_cost_one_squeue_and_one_sacct(slurm: FakeSlurm) -> None:
@@ -143,7 +143,7 @@ def test_accounting_gives_the_user_who_cancelled_a_job(slurm: FakeSlurm, uid: in
     slurm.answers(
         "sacct", out=f"42_0|s|CANCELLED by {uid}|node1|100|200|0:0|None\n42|s|CANCELLED by {uid}||1|2|0:0|None"
     )
-    scheduler = SlurmScheduler(SlurmSpec(), user="1000", commands=slurm.commands())
+    scheduler = SlurmScheduler(SlurmSpec(), RUN_DIR, user="1000", commands=slurm.commands())
     reports = scheduler.poll(["42_0", "42_1"], since=NOW)
     assert [report.ended_by for report in reports.values()] == [who, who]
     assert reports["42_0"].state == f"CANCELLED by {uid}"
