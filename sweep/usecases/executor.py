@@ -184,10 +184,10 @@ class Executor:
                     one for one in facts.answer(CancelRequests()) if one[0] != effect.name
                 )
                 facts = facts.without_reports()  # the cancel is told now, and may have ended jobs
-        told = dict(facts.told)
+        answered = dict(facts.cancel_answers)
         for only_pending, jobs in cancels.items():
-            told |= dict.fromkeys(jobs, self._cancel(jobs, only_pending=only_pending)) if jobs else {}
-        return replace(facts.with_answers(answers), told=told)
+            answered |= dict.fromkeys(jobs, self._cancel(jobs, only_pending=only_pending)) if jobs else {}
+        return replace(facts.with_answers(answers), cancel_answers=answered)
 
     def _withdraw(self, name: str, tasks: int) -> tuple[str, ...] | Failure:
         self.check_lease()

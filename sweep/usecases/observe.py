@@ -78,12 +78,12 @@ def observe(history: History, *, records: RunRecords, view: ClusterView, now: fl
 def _pretend(effects: Iterable[Effect], facts: Facts) -> Facts:
     """The facts as the effects would make them, in memory only: events in the history, claims taken."""
     answers: Answers = {}
-    told = dict(facts.told)
+    answered = dict(facts.cancel_answers)
     for effect in effects:
         if isinstance(effect, Event):
             facts.history.apply(effect)
         elif isinstance(effect, Withdraw):
             answers[ClaimOf(effect.submission, 0)] = ()
         elif isinstance(effect, Cancel):
-            told[effect.job_id] = ""
-    return replace(facts.with_answers(answers), told=told)
+            answered[effect.job_id] = ""
+    return replace(facts.with_answers(answers), cancel_answers=answered)

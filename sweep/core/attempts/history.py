@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class AttemptState:
-    """Where one attempt stands.
+    """The state of one attempt.
 
     Attributes:
         key: The attempt.
@@ -40,7 +40,7 @@ class AttemptState:
         reserved_at: Unix time of the reservation.
         gpu_hours: The most it can cost.
         gpus: Its GPUs.
-        is_cut: Whether its walltime was cut to end before a maintenance.
+        is_cut: True if its walltime was cut to end before a maintenance.
         job_id: The scheduler's id; None until it is known.
         outcome: How it ended; None while it is in flight.
         reason: Why.
@@ -147,19 +147,12 @@ class History:
 
     def attempt(self, key: AttemptKey) -> AttemptState | None:
         """One attempt, if it was reserved."""
-        found = self.repeats.get((key.cell_id, key.repeat))
-        if found is not None:
-            for attempt in found.attempts:
-                if attempt.key.attempt == key.attempt:
-                    return attempt
-        return None
+        attempts = self.of(key.cell_id, key.repeat).attempts
+        return next((attempt for attempt in attempts if attempt.key.attempt == key.attempt), None)
 
     def in_flight(self) -> Iterator[AttemptState]:
         """Attempts that may still be running."""
-        for repeat in self.repeats.values():
-            for attempt in repeat.attempts:
-                if attempt.in_flight:
-                    yield attempt
+        return (attempt for repeat in self.repeats.values() for attempt in repeat.attempts if attempt.in_flight)
 
     def apply(self, event: Event) -> None:
         """Take one more event in."""
@@ -267,9 +260,8 @@ def _ended(history: History, event: Ended) -> None:
     if not states:
         # The line of its reservation is lost; what it measured is not, nor is its number used again.
         history.problems.append(f"attempt {event.key} ended but was never reserved")
-        state = AttemptState(key=event.key, submission="", index=0, reserved_at=event.time, gpu_hours=0.0, gpus=0)
-        _insert(attempts, state)
-        states = [state]
+        states = [AttemptState(key=event.key, submission="", index=0, reserved_at=event.time, gpu_hours=0.0, gpus=0)]
+        _insert(attempts, states[0])
     for state in states:
         if state.outcome is Outcome.SUCCEEDED:
             continue  # a finished measurement stands, whatever is said later
@@ -290,39 +282,33 @@ def _known(history: History, key: AttemptKey, was: str) -> AttemptState | None:
 
 def _cancel_requested(history: History, event: CancelRequested) -> None:
     for key in event.keys:
-        state = _known(history, key, "cancelled")
-        if state is not None:
+        if (state := _known(history, key, "cancelled")) is not None:
             state.is_cancel_requested = True
     for cell_id, number in event.repeats:
         history.repeats.setdefault((cell_id, number), RepeatHistory()).held = True
 
 
 def _stop_requested(history: History, event: StopRequested) -> None:
-    state = _known(history, event.key, "to be stopped")
-    if state is not None:
+    if (state := _known(history, event.key, "to be stopped")) is not None:
         state.stop = Stop(kind=event.kind, reason=event.reason, time=event.time)
 
 
 def _withdrawn(history: History, event: Withdrawn) -> None:
     state = _known(history, event.key, "taken back")
-    if state is None:
-        return
-    if state.outcome is not None:
+    if state is not None and state.outcome is not None:
         history.problems.append(f"attempt {event.key} ended, yet was taken back")
-    else:
+    elif state is not None:
         state.released, state.reason = True, event.reason
 
 
 def _requeued(history: History, event: Requeued) -> None:
-    state = _known(history, event.key, "requeued")
-    if state is not None:
+    if (state := _known(history, event.key, "requeued")) is not None:
         state.earlier_gpu_seconds = event.gpu_seconds
 
 
 def _sighted(history: History, event: Sighted) -> None:
     for key in event.keys:
-        state = _known(history, key, "looked for")
-        if state is not None:
+        if (state := _known(history, key, "looked for")) is not None:
             state.gone = (event.phase, event.time) if event.phase in (Phase.ENDED, Phase.ABSENT) else None
 
 

@@ -80,8 +80,8 @@ def look_up(draft: Draft, basis: Basis, name: str) -> None:
         return
     draft.lookup_failures.pop(name, None)
     if found and claim == ():
-        draft.effects += [Cancel(job, name) for job in found if job not in facts.told]
-        if any(facts.told.get(job) != "" for job in found):
+        draft.effects += [Cancel(job, name) for job in found if job not in facts.cancel_answers]
+        if any(facts.cancel_answers.get(job) != "" for job in found):
             return
         found = None
     if found:

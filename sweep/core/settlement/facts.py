@@ -161,14 +161,14 @@ class Facts:
     Attributes:
         history: All attempts so far; only read.
         answers: By question.
-        told: What became of this look's cancels, by job: empty where the scheduler heard it, else why it did not.
+        cancel_answers: The scheduler's answers to this look's cancels, by job: empty where it heard, or its error.
         waiting: Submissions that certainly have no job: nobody looks for one.
         pause: Why jobs that have not begun are taken back; empty: they are not.
     """
 
     history: History
     answers: Mapping[Question[Any], Any] = field(default_factory=dict)
-    told: Mapping[str, str] = field(default_factory=dict)
+    cancel_answers: Mapping[str, str] = field(default_factory=dict)
     waiting: Collection[str] = ()
     pause: str = ""
 

@@ -82,15 +82,15 @@ def hear_cancels(facts: Facts, memory: Memory, now: Now, policy: SettlementPolic
 
 
 def _hear_cancels(draft: Draft, basis: Basis) -> None:
-    told = basis.facts.told
-    if not told:
+    answers = basis.facts.cancel_answers
+    if not answers:
         return
     for attempt in basis.in_flight:
-        if told.get(str(attempt.job_id)) == "":
+        if answers.get(str(attempt.job_id)) == "":
             case = draft.case(basis, attempt)
             case.remember(cancel_heard_at=basis.now.monotonic)
             draft.jobs[attempt.key] = case.memory
-    failed = {job: message for job, message in told.items() if message}
+    failed = {job: message for job, message in answers.items() if message}
     message = next(iter(failed.values()), "")
     if message and message != draft.cancel_failure:
         draft.effects.append(Note(f"the scheduler did not take the cancel of {', '.join(failed)}: {message}"))
@@ -167,10 +167,10 @@ def job_reports(facts: Facts, in_flight: Sequence[AttemptState]) -> Mapping[str,
     if not in_flight:
         return {}
     since = min(attempt.reserved_at for attempt in in_flight)
-    told = facts.answer(Reports({str(attempt.job_id): attempt.submission for attempt in in_flight}, since))
-    if isinstance(told, Failure):
-        return told
-    reports, questions = dict(told), list[Question[Any]]()
+    polled = facts.answer(Reports({str(attempt.job_id): attempt.submission for attempt in in_flight}, since))
+    if isinstance(polled, Failure):
+        return polled
+    reports, questions = dict(polled), list[Question[Any]]()
     for attempt in in_flight:
         report = reports.get(str(attempt.job_id))
         if report is not None and (report.is_anothers or report.is_inferred):

@@ -37,7 +37,7 @@ def insist(case: Case) -> bool:
     if not case.attempt.is_cancel_requested and stop_in_force(case) is None:
         return False
     heard_at, now = case.memory.cancel_heard_at, case.basis.now.monotonic
-    if job not in case.basis.facts.told and (heard_at is None or now - heard_at >= _AGAIN_S):
+    if job not in case.basis.facts.cancel_answers and (heard_at is None or now - heard_at >= _AGAIN_S):
         only_pending = not case.attempt.is_cancel_requested and is_while_pending
         case.do(Cancel(job, case.attempt.submission, only_pending))
     return True

@@ -99,7 +99,7 @@ def test_a_task_that_began_was_not_cancelled_while_it_waited_whatever_is_inferre
     assert world.look_twice(orchestrator).actions[0].outcome is Outcome.TRAINER_ERROR
 
 
-def _said_in_the_log(state: str, ended_at: float = 1010.0) -> JobReport:
+def _logged(state: str, ended_at: float = 1010.0) -> JobReport:
     return JobReport(state=state, phase=Phase.ENDED, reason="as its log has it", ended_at=ended_at)
 
 
@@ -120,7 +120,7 @@ def test_a_job_that_the_scheduler_has_forgotten_ended_as_it_wrote_into_the_jobs_
     world.launched(job)
     key = world.scheduler.keys[job]
     world.run_dir.rank_errors[key] = [rank_error(ErrorClass.STOPPED, rank=None, message="stopped by SIGTERM")]
-    world.scheduler.logs[job] = _said_in_the_log(word)
+    world.scheduler.logs[job] = _logged(word)
     del world.scheduler.states[job]
     world.look_twice(orchestrator, CLUSTER.lost_after_s)
     shown = "cancelled, by whom is not known" if outcome is Outcome.CANCELLED else word
@@ -132,7 +132,7 @@ def test_a_job_that_the_scheduler_has_forgotten_ended_as_it_wrote_into_the_jobs_
 def test_a_job_that_failed_by_sigkill_ended_as_its_log_says(world: World) -> None:
     orchestrator, job = world.one_job()
     world.launched(job)
-    world.scheduler.logs[job] = _said_in_the_log("OUT_OF_MEMORY")
+    world.scheduler.logs[job] = _logged("OUT_OF_MEMORY")
     world.scheduler.say(job, "FAILED", nodes=("n1",))
     now = world.look_twice(orchestrator)
     assert kinds(now) == [ActionKind.EXPLAINED]
@@ -145,7 +145,7 @@ def test_what_the_log_says_of_an_earlier_run_and_of_a_job_that_completed_does_no
     requeued, completed = world.scheduler.live_jobs()
     for job, state in ((requeued, "FAILED"), (completed, "COMPLETED")):
         world.launched(job, restart=1)
-        world.scheduler.logs[job] = _said_in_the_log("OUT_OF_MEMORY", 990.0 if job == requeued else 1010.0)
+        world.scheduler.logs[job] = _logged("OUT_OF_MEMORY", 990.0 if job == requeued else 1010.0)
         world.scheduler.say(job, state, exit_code=1 if job == requeued else 0, nodes=("n1",))
     world.look_twice(orchestrator)
     assert [verdict.outcome for _, verdict in world.reporter.verdicts] == [Outcome.TRAINER_ERROR] * 2

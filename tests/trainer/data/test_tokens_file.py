@@ -226,9 +226,9 @@ def test_what_cannot_be_tokenized_is_refused_and_leaves_nothing(
     with pytest.raises(SystemExit) as ended:
         tokenize.main(arguments)
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert word in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert word in printed
+    assert printed.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"one.txt", "latin.txt", "empty.txt"}
 
 

@@ -36,9 +36,9 @@ def test_nccl_notes_errors_instead_of_aborting_unless_the_user_has_set_it() -> N
     nccl.set_error_handling(environ)
     assert environ == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
     for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
-        said = {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
-        nccl.set_error_handling(said)
-        assert said == {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
+        environ = {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
+        nccl.set_error_handling(environ)
+        assert environ == {name: "1", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
     torn_down = {"TORCHELASTIC_RUN_ID": "x", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
     nccl.set_error_handling(torn_down)
     assert torn_down["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"

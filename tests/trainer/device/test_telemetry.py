@@ -108,7 +108,7 @@ def test_a_counter_that_stood_still_is_no_reason(nvml: FakeNvml) -> None:
     assert measure(nvml).throttle_reasons == ()
 
 
-def test_running_at_the_ordinary_power_limit_is_told_but_no_throttling(nvml: FakeNvml) -> None:
+def test_running_at_the_ordinary_power_limit_is_reported_but_no_throttling(nvml: FakeNvml) -> None:
     nvml.events = nvml.nvmlClocksEventReasonSwPowerCap
     found = measure(nvml)
     assert (found.throttle_reasons, found.throttled) == (("sw_power_cap",), False)

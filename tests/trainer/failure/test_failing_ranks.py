@@ -91,7 +91,7 @@ def test_a_rank_that_hangs_makes_its_peer_report_a_time_out_in_time(tmp_path: Pa
     ("way", "expected"),
     [("raise_device_oom", ErrorClass.OOM_DEVICE), ("allocate_too_much", ErrorClass.OOM_HOST)],
 )
-def test_running_out_of_device_and_of_host_memory_are_told_apart(
+def test_running_out_of_device_and_of_host_memory_are_distinguished(
     way: str, expected: ErrorClass, tmp_path: Path
 ) -> None:
     path = write_cell(tmp_path, cell())

@@ -96,8 +96,8 @@ def around(rank: int, degree: int, n_kv_heads: int, rotate: str) -> list[torch.T
     )
     model, mesh = build_on_meta(shape, SEQ_LEN), init_device_mesh("cpu", (degree,))
     if rotate in ("alltoall", "allgather"):
-        told = apply_context_parallel(model, mesh, torch.device("cpu"), torch.float32, rotate=rotate)
-        assert told == {"attention": "ring", "rotate": rotate}
+        chosen = apply_context_parallel(model, mesh, torch.device("cpu"), torch.float32, rotate=rotate)
+        assert chosen == {"attention": "ring", "rotate": rotate}
     else:
         _apply_gathered(model, mesh, torch.device("cpu"), repeats_heads=rotate == "gathered, heads repeated")
     *inputs, weights = (part[:, :, positions_of(SEQ_LEN, degree, rank)] for part in attention_inputs(n_kv_heads))

@@ -228,7 +228,7 @@ def test_what_attention_is_on_a_gpu_and_not_here_is_noted(precision: Precision, 
     assert not any(note.startswith(expected) for note in examine(made).notes)
 
 
-def test_a_peak_that_a_stand_in_raises_is_said_to_be_at_most_that() -> None:
+def test_a_peak_that_a_stand_in_raises_is_reported_to_be_at_most_that() -> None:
     assert not examine(even(Parallelism(dp_shard=2), precision=Precision.BF16), is_cuda=True).is_overstated
     assert examine(even(Parallelism(dp_shard=2), compile=True), is_cuda=True).is_overstated
 
@@ -261,10 +261,10 @@ def test_the_command_line_prints_the_record_of_a_cell_that_can_run(tmp_path: Pat
     assert (done.returncode, done.stderr) == (0, "")
     found = Preflight.parse(done.stdout)
     assert (found.rank, found.world_size, found.problem) == (1, 4, "")
-    told = alone("--preflight", "--cell", str(path))
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "rank 0 of 4: can run" in told.stdout
-    assert "over tp (2 ranks on 1 node)" in told.stdout
+    examined = alone("--preflight", "--cell", str(path))
+    assert (examined.returncode, examined.stderr) == (0, "")
+    assert "rank 0 of 4: can run" in examined.stdout
+    assert "over tp (2 ranks on 1 node)" in examined.stdout
     assert {item.name for item in tmp_path.iterdir()} == {"cell.json"}
 
 

@@ -84,8 +84,10 @@ def test_a_rank_reports_a_refusal_that_no_other_rank_reports(
 def test_a_refusal_that_another_rank_has_reported_is_not_reported_again(
     rank: int, speaker: int, reported_by: int, tmp_path: Path, waits: Waits, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = RankError(rank=reported_by, node_rank=0, time=1.0, error_class=ErrorClass.REFUSED, message="no such file")
-    (tmp_path / rank_error(reported_by)).write_text(render_error(said))
+    reported = RankError(
+        rank=reported_by, node_rank=0, time=1.0, error_class=ErrorClass.REFUSED, message="no such file"
+    )
+    (tmp_path / rank_error(reported_by)).write_text(render_error(reported))
     refused(tmp_path, rank, speaker=speaker)
     assert capsys.readouterr().err == ""
     assert [path.name for path in tmp_path.glob(ERROR_GLOB)] == [rank_error(reported_by)]

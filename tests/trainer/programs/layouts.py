@@ -99,9 +99,9 @@ def mean(values: list[float] | None, n_values: int) -> list[float]:
     """The mean over ranks that know the values."""
     if not dist.is_initialized():
         return values or []
-    told = torch.tensor([1.0, *values] if values else [0.0] * (n_values + 1), dtype=torch.float64)
-    dist.all_reduce(told)
-    return [float(value) for value in told[1:] / told[0]]
+    totals = torch.tensor([1.0, *values] if values else [0.0] * (n_values + 1), dtype=torch.float64)
+    dist.all_reduce(totals)
+    return [float(value) for value in totals[1:] / totals[0]]
 
 
 def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object]:

@@ -217,7 +217,7 @@ class Run:
 
     def carry_out(self, effects: Iterable[Effect], facts: Facts) -> Facts:
         answers: dict[Question[Any], Any] = {}
-        told = dict(facts.told)
+        answered = dict(facts.cancel_answers)
         assert len(self.done) < 200, "it does not come to rest"
         for effect in effects:
             self.done.append(effect)
@@ -227,10 +227,10 @@ class Run:
                 self.withdrawn.add(effect.submission)
                 answers[ClaimOf(effect.submission, 0)] = self.claim(effect.submission)
             elif isinstance(effect, Cancel):
-                told[effect.job_id] = ""
+                answered[effect.job_id] = ""
             elif isinstance(effect, DropRequest):
                 answers[CancelRequests()] = ()
-        return replace(facts.with_answers(answers), told=told)
+        return replace(facts.with_answers(answers), cancel_answers=answered)
 
     def settled(self) -> tuple[Facts, Memory]:
         """All that is known and remembered once nothing is left to do."""
