@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.ledger import Reopened, Skipped
-from sweep.core.decisions.admission import Bounds, passes_with_time, pause_reason, restrained
+from sweep.core.decisions.admission import AdmissionBounds, admitted, passes_with_time, pause_reason
 from sweep.core.decisions.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
 from sweep.core.decisions.reopen import Reopening, reopen
 from sweep.core.encoding.frozen import dataclass
@@ -56,7 +56,7 @@ class Orchestrator:
 
     Args:
         session: The run.
-        ruled_out: Cells that a preflight keeps from being tried (:class:`sweep.core.decisions.admission.Bounds`).
+        ruled_out: Cells that a preflight keeps from being tried (`admission.AdmissionBounds`).
 
     Attributes:
         executor: Settles the run; its history is loaded.
@@ -194,7 +194,7 @@ class Orchestrator:
             self._decided = _Decided(basis=basis, second=until, actions=actions)
         return self._decided.actions
 
-    def _decide_anew(self, bounds: Bounds) -> tuple[Action, ...]:
+    def _decide_anew(self, bounds: AdmissionBounds) -> tuple[Action, ...]:
         order = self.order
         actions = decide(
             order.cells,
@@ -204,10 +204,10 @@ class Orchestrator:
             walltime_min=order.cluster.walltime_min,
             longest_walltime_min=self._site.max_walltime_min,
         )
-        return tuple(restrained(actions, order.known, self.history, order.policy, bounds))
+        return tuple(admitted(actions, order.known, self.history, order.policy, bounds))
 
-    def _bounds(self) -> Bounds:
-        return Bounds(
+    def _bounds(self) -> AdmissionBounds:
+        return AdmissionBounds(
             now=self.ports.clock.now(),
             free_tasks=self._site.free_tasks,
             most_jobs=self.order.cluster.slurm.max_concurrent_jobs,

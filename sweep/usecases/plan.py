@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.ledger import Reopened
-from sweep.core.decisions.admission import Bounds, restrained
+from sweep.core.decisions.admission import AdmissionBounds, admitted
 from sweep.core.decisions.plan import Action, decide, to_reopen
 from sweep.core.records.sweep_file import SweepFile, extended
 from sweep.core.settings.spec import SchedulerKind
@@ -66,7 +66,7 @@ def planned(
         history: All attempts so far; what is asked for again is reopened in it.
         now: Unix time.
     """
-    bounds = Bounds(
+    bounds = AdmissionBounds(
         now=now,
         most_jobs=spec.cluster.slurm.max_concurrent_jobs,
         canary_helps=spec.cluster.scheduler is SchedulerKind.SLURM,
@@ -80,7 +80,7 @@ def planned(
             rules=spec.policy.outcomes,
             walltime_min=spec.cluster.walltime_min,
         )
-        return restrained(decided, known, history, spec.policy, bounds)
+        return admitted(decided, known, history, spec.policy, bounds)
 
     if spec.retry:
         history.apply(Reopened(time=now, repeats=tuple(to_reopen(actions(), spec.retry))))

@@ -87,7 +87,7 @@ def statuses(
         run_dir: Where running cells say how far they are; None: that is not asked.
         actions: What a command would do; None: what the history alone says, as the last run left it.
         seen: What the scheduler said, and what was seen of a run that nobody watches.
-        is_watched: Whether a run is at it now: then what the last one left untried may be tried after all.
+        is_watched: True if a run is at it now: then what the last one left untried may be tried after all.
     """
     axes: dict[str, Mapping[str, AxisValue]] = {}
     for point in content.points:

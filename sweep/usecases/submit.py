@@ -41,7 +41,7 @@ class _Shape:
 
 
 class Submitter:
-    """Submits what the plan says, and waits before it asks a scheduler again that said no for now.
+    """Submits the plan's new attempts, and waits before it asks a scheduler again that refused for now.
 
     Args:
         order: What the command asks for.

@@ -1,4 +1,4 @@
-"""The words for attempts and their jobs: outcomes, phases, errors, and what the scheduler's states mean."""
+"""Vocabulary of attempts and their jobs: outcomes, phases, errors, and the meaning of the scheduler's states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StopKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """This tool's own word on a job: it is to end, and why, in a line; said at this Unix time."""
+    """This tool's own request that a job end: why, in a line, and when (Unix time)."""
 
     kind: StopKind
     reason: str
@@ -102,7 +102,7 @@ class JobReport:
     Attributes:
         state: Its own word for the state, verbatim.
         phase: Where the job is.
-        reason: Why it waits or ended, in the scheduler's words; empty where it gives none.
+        reason: Why it waits or ended, in the scheduler's own message; empty where it gives none.
         nodes: Its nodes, as far as known.
         exit_code: Exit status, as far as known; never a proof of success.
         started_at: Unix time at which it began to run; None where unknown.

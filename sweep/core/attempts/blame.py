@@ -29,7 +29,7 @@ class Blame:
         cell_id: The cell whose attempt blames it.
         run: The run's name.
         outcome: How the attempt ended.
-        reason: In words.
+        reason: Why, for people.
     """
 
     node: str

@@ -129,7 +129,7 @@ class History:
     Attributes:
         repeats: Attempts by cell and repeat.
         submissions: Attempts of each submission, by array index.
-        problems: Events that contradict what went before, in words.
+        problems: Messages about events that contradict what went before.
         unreserved: Events of submissions whose reservation is not there (its line is damaged). Which attempts they
             are about is not known until a reservation of that name comes, be it late; then they are taken in.
         changes: Goes up with every event that is taken in after the first ones were folded.

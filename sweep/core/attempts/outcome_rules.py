@@ -32,7 +32,7 @@ class OutcomeRule:
         shown_as: The word in the table's status column.
         backoff_s: Seconds before the first retry; doubled for each further one.
         walltime_factor: Walltime of a retry over that of the attempt before it, up to the partition's limit.
-        avoid_nodes: Whether a retry keeps away from the nodes that the evidence blames.
+        avoid_nodes: True if a retry keeps away from the nodes that the evidence blames.
     """
 
     max_retries: int

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from sweep.core.attempts.attempt import JobReport
 
-HELD: Mapping[str, str] = {
+HINTS_FOR_HELD: Mapping[str, str] = {
     "jobhelduser": "its user held it: `scontrol release JOB`",
     "jobheldadmin": "an administrator held it: ask them, or cancel it",
     "requeue_hold": "it was requeued and held: `scontrol release JOB` once what ended it is mended, or cancel it",
@@ -27,7 +27,7 @@ def held_hint(report: JobReport) -> str:
     if report.phase is not Phase.PENDING:
         return ""
     words = (report.state.lower(), report.reason.strip().lower().strip("()").replace("_", " "), report.reason.lower())
-    return next((HELD[word] for word in words if word in HELD), "")
+    return next((HINTS_FOR_HELD[word] for word in words if word in HINTS_FOR_HELD), "")
 
 
 def waits_for(report: JobReport) -> str:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bounds:
+class AdmissionBounds:
     """The bounds of the moment, besides the policy.
 
     Attributes:
         now: Unix time.
         free_tasks: Further tasks that the cluster takes of this user just now; None where it sets no limit.
         maintenance_at: Unix time at which a known maintenance begins; None where none is known.
-        canary_helps: Whether cells would otherwise go out together.
+        canary_helps: True if cells would otherwise go out together.
         most_jobs: Jobs of the run that the site's settings let into the queue at once; None: no limit.
         size_limits: What the cluster never gives a single job.
         ruled_out: Cells that a preflight keeps from being tried: the table's word and the reason, by cell id.
@@ -50,8 +50,8 @@ class Bounds:
     ruled_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
-def restrained(
-    actions: Sequence[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
+def admitted(
+    actions: Sequence[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: AdmissionBounds
 ) -> list[Action]:
     """The actions as the policy and the moment let them be.
 
@@ -78,7 +78,7 @@ def restrained(
     return _within_limits(held, cells, history, policy, bounds)
 
 
-def passes_with_time(actions: Sequence[Action], bounds: Bounds) -> bool:
+def passes_with_time(actions: Sequence[Action], bounds: AdmissionBounds) -> bool:
     """True if time alone may change the actions: a back-off ends, a maintenance comes near."""
     is_near = bounds.maintenance_at is not None
     return is_near or any(action.kind is ActionKind.LATER and action.outcome is not None for action in actions)
@@ -103,12 +103,12 @@ def _untried(action: Action, hole: str, reason: str, outcome: Outcome | None = N
     return replace(action, kind=HOLES[hole], hole=hole, reason=reason, outcome=outcome or action.outcome)
 
 
-def _ruled_out(action: Action, bounds: Bounds) -> Action:
+def _ruled_out(action: Action, bounds: AdmissionBounds) -> Action:
     found = bounds.ruled_out.get(action.cell_id)
     return action if found is None or action.kind not in TO_SUBMIT else _untried(action, *found)
 
 
-def _beyond_size(action: Action, cells: Mapping[str, Cell], policy: Policy, bounds: Bounds) -> Action:
+def _beyond_size(action: Action, cells: Mapping[str, Cell], policy: Policy, bounds: AdmissionBounds) -> Action:
     """A job above such a limit of the cluster would be taken, and then wait for ever; above the policy's, unsent."""
     cell, most_gpus = cells[action.cell_id], policy.max_concurrent_gpus
     if action.kind in TO_SUBMIT and most_gpus is not None and cell.gpus > most_gpus:
@@ -250,11 +250,11 @@ def _over_budget(action: Action, cost: float, left: float, policy: Policy, histo
 # ---------------------------------------------------------------------------------------------------- back-off, canary
 
 
-def _after_backoff(actions: list[Action], history: History, policy: Policy, bounds: Bounds) -> list[Action]:
+def _after_backoff(actions: list[Action], history: History, policy: Policy, bounds: AdmissionBounds) -> list[Action]:
     return [_backed_off(action, history, policy, bounds) for action in actions]
 
 
-def _backed_off(action: Action, history: History, policy: Policy, bounds: Bounds) -> Action:
+def _backed_off(action: Action, history: History, policy: Policy, bounds: AdmissionBounds) -> Action:
     last = history.of(action.cell_id, action.repeat).last
     if action.kind is not ActionKind.RETRY or last is None or last.outcome is None or last.ended_at is None:
         return action
@@ -286,7 +286,7 @@ def _behind(action: Action, canary: Action | None) -> Action:
 
 
 def _within_limits(
-    actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: Bounds
+    actions: list[Action], cells: Mapping[str, Cell], history: History, policy: Policy, bounds: AdmissionBounds
 ) -> list[Action]:
     """The actions that there is room for now; those that never fit are holes already."""
     in_flight = list(history.in_flight())

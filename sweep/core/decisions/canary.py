@@ -26,7 +26,7 @@ def canaries(actions: Sequence[Action], cells: Mapping[str, Cell], history: Hist
         if action.hole or is_held:
             continue
         cell = cells[action.cell_id]
-        # Measured ones come first: they have told all there is to tell.
+        # Measured ones come first: they tell no more.
         is_open = action.kind is not ActionKind.DONE
         size = (is_open, cell.gpus, cell.tokens_per_step, cell.seq_len, action.repeat)
         name = cell.model.name

@@ -29,7 +29,7 @@ _OF_ITSELF, _OF_ANOTHER = 1.5, 3.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """Minutes that a cell will hardly exceed, start-up included, and what that rests on, in words."""
+    """Minutes that a cell will hardly exceed, start-up included, and the basis of that, for people."""
 
     minutes: int
     basis: str

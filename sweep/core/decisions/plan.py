@@ -48,11 +48,11 @@ class Action:
         cell_id: The cell.
         repeat: The repeat, from 1.
         attempt: Number of the attempt that it is about: the new one, the one in flight, or the last.
-        reason: Why, in words for people.
+        reason: Why, for people.
         outcome: How the last attempt ended, if one did.
         walltime_min: Minutes that a new attempt may take; 0 where none is started.
         avoid: Nodes that a new attempt keeps away from, because earlier ones blame them; the latest blamed first.
-        is_cut: Whether those minutes are fewer than the rules give, to end before a maintenance.
+        is_cut: True if those minutes are fewer than the rules give, to end before a maintenance.
         hole: The table's word for a cell that is not tried (``oom_inferred``, ``paused`` ...); empty where it is.
     """
 

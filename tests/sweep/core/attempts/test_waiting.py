@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sweep.core.attempts.attempt import JobReport, slurm_state
-from sweep.core.attempts.waiting import HELD, held_hint
+from sweep.core.attempts.waiting import HINTS_FOR_HELD, held_hint
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ def test_a_job_that_is_not_held_needs_nobody(state: str, reason: str) -> None:
 
 
 def test_every_word_is_looked_for_as_it_is_written() -> None:
-    assert all(word == word.lower() for word in HELD)
+    assert all(word == word.lower() for word in HINTS_FOR_HELD)

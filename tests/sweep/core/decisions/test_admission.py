@@ -15,7 +15,7 @@ from sweep.core.attempts.history import History, fold
 from sweep.core.attempts.ledger import CancelRequested, Ended, Event, Reopened, Reserved, Submitted
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
 from sweep.core.cells.cell import cell_id
-from sweep.core.decisions.admission import Bounds, alike, passes_with_time, restrained
+from sweep.core.decisions.admission import AdmissionBounds, admitted, alike, passes_with_time
 from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind, decide
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.site import SizeLimit
@@ -146,7 +146,7 @@ POLICIES = st.builds(
 LONG_AFTER = 1e9
 """By then every back-off has run out."""
 BOUNDS = st.builds(
-    Bounds,
+    AdmissionBounds,
     now=st.just(LONG_AFTER),
     maintenance_at=st.none() | st.floats(LONG_AFTER, LONG_AFTER + 3600.0),
     free_tasks=st.none() | st.integers(1, 8),
@@ -159,10 +159,10 @@ BOUNDS = st.builds(
 
 @given(history=HISTORIES, policy=POLICIES, bounds=BOUNDS)
 def test_with_nothing_in_flight_there_is_something_to_submit_or_nothing_waits(
-    history: History, policy: Policy, bounds: Bounds
+    history: History, policy: Policy, bounds: AdmissionBounds
 ) -> None:
     actions = decide(CELLS, repeats=1, history=history, rules=OUTCOME_RULES, walltime_min=60)
-    held = restrained(actions, CELLS, history, policy, bounds)
+    held = admitted(actions, CELLS, history, policy, bounds)
     waits = [action for action in held if action.kind is ActionKind.LATER]
     assert not waits or any(action.kind in TO_SUBMIT for action in held), waits
 
@@ -171,12 +171,12 @@ def test_with_nothing_in_flight_there_is_something_to_submit_or_nothing_waits(
     history=HISTORIES, policy=POLICIES, bounds=BOUNDS, now=st.floats(2.0, 4000.0), later_s=st.floats(0.0, LONG_AFTER)
 )
 def test_time_alone_changes_nothing_where_no_back_off_runs_and_no_maintenance_comes(
-    history: History, policy: Policy, bounds: Bounds, now: float, later_s: float
+    history: History, policy: Policy, bounds: AdmissionBounds, now: float, later_s: float
 ) -> None:
     actions = decide(CELLS, repeats=1, history=history, rules=OUTCOME_RULES, walltime_min=60)
 
     def at(time: float) -> list[Action]:
-        return restrained(actions, CELLS, history, policy, replace(bounds, now=time))
+        return admitted(actions, CELLS, history, policy, replace(bounds, now=time))
 
     first = at(now)
     assert passes_with_time(first, bounds) or at(now + later_s) == first
@@ -187,6 +187,6 @@ def test_what_never_fits_the_limit_on_gpus_is_no_canary_that_others_wait_for() -
     cells = {cell_id(cell): cell for cell in (small, large)}
     history = fold(())
     actions = decide(cells, repeats=1, history=history)
-    held = restrained(actions, cells, history, Policy(max_concurrent_gpus=1), Bounds(now=0.0))
+    held = admitted(actions, cells, history, Policy(max_concurrent_gpus=1), AdmissionBounds(now=0.0))
     assert [(action.kind, action.hole) for action in held] == [(ActionKind.PAUSED, "over_limit")] * 2
     assert "it needs 2 GPUs; max_concurrent_gpus=1 never lets it run" in held[0].reason
