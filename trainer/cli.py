@@ -15,7 +15,7 @@ from trainer.device import nvml as gpus
 from trainer.failure import flight_recorder as flight
 from trainer.failure.error_report import ErrorReporter, RankProgress, reported
 from trainer.failure.process_exit import EXIT_REFUSED, die_with_agent, leave
-from trainer.failure.stop_watcher import StopWatcher
+from trainer.failure.watchers import StopWatcher
 from trainer.process import refusal
 from trainer.process.ranks import Ranks, reports_at_once
 

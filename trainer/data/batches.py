@@ -18,13 +18,14 @@ import torch
 
 from sweep.core.cells.trainer_settings import SYNTHETIC
 from trainer.data.counter_rng import key_of, random_bits, shift_right
-from trainer.data.tokens_file import TokenWindows, open_tokens
+from trainer.data.tokens_file import open_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
     from sweep.core.cells.cell import Cell
+    from trainer.data.tokens_file import Tokens
 
 # So few distinct tokens that some dozens of steps see each of them often.
 _DISTINCT = 512
@@ -83,18 +84,20 @@ class SyntheticTokens:
 class FileTokens:
     """Consecutive sequences of a token file (:mod:`trainer.data.tokens_file`)."""
 
-    windows: TokenWindows
+    tokens: Tokens
+    seq_len: int
     global_batch: int
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens of a sequence."""
-        return self.windows.seq_len
 
     def sequences(self, steps: range, share: Share) -> torch.Tensor:
         """Tokens of these steps, as in :class:`SyntheticTokens`; only they are read from the file."""
-        rows = [self.windows(step * self.global_batch + share.first, share.count) for step in steps]
+        rows = [self._windows(step * self.global_batch + share.first, share.count) for step in steps]
         return torch.from_numpy(np.stack(rows))
+
+    def _windows(self, first: int, count: int) -> Tokens:
+        # Windows overlap: the last token of one is the first of the next.
+        begin = first * self.seq_len
+        run = self.tokens[begin : begin + count * self.seq_len + 1].astype(np.int32)
+        return np.lib.stride_tricks.sliding_window_view(run, self.seq_len + 1)[:: self.seq_len]
 
 
 TokenSource = SyntheticTokens | FileTokens
@@ -105,8 +108,8 @@ def source_of(cell: Cell) -> TokenSource:
     settings = cell.trainer
     if settings.data == SYNTHETIC:
         return SyntheticTokens(seed=settings.seed, vocab_size=cell.model.vocab_size, seq_len=cell.seq_len)
-    windows = TokenWindows(tokens=open_tokens(Path(settings.data)), seq_len=cell.seq_len)
-    return FileTokens(windows=windows, global_batch=cell.global_batch)
+    tokens = open_tokens(Path(settings.data))
+    return FileTokens(tokens=tokens, seq_len=cell.seq_len, global_batch=cell.global_batch)
 
 
 def stream(source: TokenSource, share: Share, steps: int, *, pin: bool) -> Iterator[torch.Tensor]:

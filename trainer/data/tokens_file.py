@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,17 +143,3 @@ def identify(path: Path) -> dict[str, str | int]:
         "sha256": digest.hexdigest(),
         "hashed": hashed,
     }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenWindows:
-    """Overlapping windows of ``seq_len + 1`` tokens: the last token of one is the first of the next."""
-
-    tokens: Tokens
-    seq_len: int
-
-    def __call__(self, first: int, count: int) -> Tokens:
-        """Windows ``first`` to ``first + count - 1``, int32, shape (count, seq_len + 1)."""
-        begin = first * self.seq_len
-        run = self.tokens[begin : begin + count * self.seq_len + 1].astype(np.int32)
-        return np.lib.stride_tricks.sliding_window_view(run, self.seq_len + 1)[:: self.seq_len]

@@ -93,15 +93,14 @@ class NvmlProbe:
 
     def window_opens(self) -> None:
         """Read the counters; the device is idle."""
-        self._counters_before = self._counters()
+        self._counters_before = self._fields(_EVENT_COUNTERS)
         self._energy_before_mj = self._energy_mj()
 
     def window_closes(self) -> None:
         """Read power, clock and events while the device is busy: the last steps are queued and still run."""
         nvml, handle = self._nvml, self._handle
-        power = self._fields(("NVML_FI_DEV_POWER_AVERAGE", "NVML_FI_DEV_POWER_INSTANT"))
         self._late = {
-            "power": power,
+            "power": self._fields(("NVML_FI_DEV_POWER_AVERAGE", "NVML_FI_DEV_POWER_INSTANT")),
             "events": self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),
             "clock": self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         }
@@ -138,9 +137,6 @@ class NvmlProbe:
     def _limit(self, function: str) -> float | None:
         return self._ask(lambda: getattr(self._nvml, function)(self._handle)) or None
 
-    def _counters(self) -> dict[str, float]:
-        return self._fields(_EVENT_COUNTERS)
-
     def _fields(self, names: Iterable[str]) -> dict[str, float]:
         """Values of the fields that this device has, by name."""
         known = [name for name in names if hasattr(self._nvml, name)]
@@ -159,7 +155,7 @@ class NvmlProbe:
         return float(answer.value.ullVal)
 
     def _reasons(self) -> tuple[str, ...] | None:
-        events, after = self._late.get("events"), self._counters()
+        events, after = self._late.get("events"), self._fields(_EVENT_COUNTERS)
         if events is None and not after:
             return None
         bits = {reason for name, reason in _EVENT_BITS.items() if (events or 0) & getattr(self._nvml, name, 0)}

@@ -41,16 +41,11 @@ def dump(folder: Path, rank: int) -> Path | None:
     path = folder / f"{FLIGHT_PREFIX}{rank}"
     # An error here must not hide the error that the record explains.
     with contextlib.suppress(Exception):
-        trace = _trace()
-        if trace:
+        import torch.distributed
+
+        from trainer.torch_private.training import recorded_collectives
+
+        if torch.distributed.is_initialized() and (trace := recorded_collectives()):
             write_atomically(path, trace)
             return path
     return None
-
-
-def _trace() -> bytes | None:
-    import torch.distributed
-
-    from trainer.torch_private.training import recorded_collectives
-
-    return recorded_collectives() if torch.distributed.is_initialized() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -13,11 +13,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.model.precision import COMPUTE_DTYPE
-from trainer.parallel.gloo_reduce_scatter import exchange_gradients
 from trainer.torch_private.training import replicate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -110,7 +109,9 @@ def _wrap(model: Llama, cell: Cell, mesh: Mesh, data: DeviceMesh) -> None:
     wrap(model, reshard=cell.reshard_after_forward)
     if mesh.shard is not None:
         if dist.get_backend(mesh.shard.get_group()) == "gloo":
-            exchange_gradients(units)
+            for unit in units:
+                # Duck-typed: the class to inherit from is in a private module of torch.
+                cast("Any", unit).set_custom_reduce_scatter(ExchangeReduceScatter())
         _prefetch(model, units, forward=cell.trainer.forward_prefetch, backward=cell.trainer.backward_prefetch)
 
 
@@ -142,3 +143,29 @@ def _fsdp_scope(module: FSDPModule, *, keeps_parameters: bool) -> MicroBatchScop
         return contextlib.nullcontext()
 
     return scope
+
+
+class ExchangeReduceScatter:
+    """FSDP's reduce-scatter over gloo as an all-to-all: each rank receives its shard from every rank and averages.
+
+    gloo's own (torch 2.13) all-reduces everything and keeps one shard: twice the bytes, and copies of all of it. The
+    form is that which :meth:`torch.distributed.fsdp.FSDPModule.set_custom_reduce_scatter` takes.
+    """
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Allocate a new buffer for each call."""
+        return torch.empty(size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp.RedOpType,
+        async_op: bool = False,
+    ) -> None:
+        """Fill the output with this rank's shard of the sum, or mean, over the ranks; synchronous."""
+        received = torch.empty_like(input_tensor)
+        dist.all_to_all_single(received, input_tensor, group=group)
+        join = {dist.ReduceOp.AVG: torch.mean, dist.ReduceOp.SUM: torch.sum}[op]
+        join(received.view(group.size(), -1), dim=0, out=output_tensor)

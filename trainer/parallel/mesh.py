@@ -62,13 +62,15 @@ class Mesh:
     model_group: dist.ProcessGroup | None
 
 
-def build_mesh(layout: Parallelism, world_size: int, device_type: str) -> Mesh:
-    """Build the mesh of all ranks, of which there are several.
+def build_mesh(layout: Parallelism, world_size: int, device_type: str) -> Mesh | None:
+    """Build the mesh of all ranks; None for a lone rank.
 
     Raises:
         MeshError: If the degrees do not multiply to the world size.
     """
     degrees = sizes(layout, world_size)
+    if world_size == 1:
+        return None
     # FSDP shards over dp_shard x cp as one dimension; cp's submesh is split off below.
     merged = {
         "pp": degrees["pp"],

@@ -14,8 +14,7 @@ import torch
 from torch.distributed.tensor.parallel import loss_parallel
 
 from sweep.core.cells.cell import Checkpointing
-from trainer.model.checkpointing import checkpoint_blocks
-from trainer.model.compilation import compile_blocks
+from trainer.model.blocks import checkpoint_blocks, compile_blocks
 from trainer.model.decoder import Llama, build_on_meta
 from trainer.model.init import materialize
 from trainer.model.loss import piece_on
@@ -121,10 +120,9 @@ def _pipelined(cell: Cell, mesh: Mesh, pp: DeviceMesh, device: torch.device, mat
         context = _apply(model, cell, mesh, device, materialize)
         stages.append(model)
     scale = LossScale.of(cell, device)
-    shapes = pipeline.StageShapes.of(cell, COMPUTE_DTYPE[cell.precision], device)
-    staged = list(zip(parts, stages, strict=True))
+    staged, dtype = list(zip(parts, stages, strict=True)), COMPUTE_DTYPE[cell.precision]
     run = Pipelined(
-        schedule=pipeline.build_schedule(cell, staged, pp, shapes, _share_of_loss(cell, scale)),
+        schedule=pipeline.build_schedule(cell, staged, pp, dtype, device, _share_of_loss(cell, scale)),
         has_first=any(part.is_first for part in parts),
         has_last=any(part.is_last for part in parts),
         sequence_shard=_sequence_shard(cell, mesh, device),

@@ -116,61 +116,38 @@ def keep_stage(model: Llama, part: StageSpec) -> None:
         model.norm, model.head = nn.Identity(), nn.Identity()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageShapes:
-    """Shapes, number format and device of the activations that one stage sends to the next."""
-
-    sequences: int
-    """Sequences of a micro-batch."""
-    positions: int
-    """Positions of this rank in each sequence."""
-    activation_positions: int
-    """Positions of activations between blocks (fewer with sequence parallelism)."""
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, cell: Cell, dtype: torch.dtype, device: torch.device) -> StageShapes:
-        """Shapes of a cell."""
-        layout = cell.parallelism
-        positions = cell.seq_len // layout.cp
-        return cls(
-            sequences=cell.micro_batch,
-            positions=positions,
-            activation_positions=positions // layout.tp if layout.sequence_parallel else positions,
-            dtype=dtype,
-            device=device,
-        )
-
-    def tokens(self) -> torch.Tensor:
-        """Example input of the first stage."""
-        return torch.empty(self.sequences, self.positions, dtype=torch.long, device="meta")
-
-    def activations(self, hidden: int) -> torch.Tensor:
-        """Example output of a stage, and input of the next."""
-        shape = (self.sequences, self.activation_positions, hidden)
-        return torch.empty(shape, dtype=self.dtype, device="meta", requires_grad=True)
+def _examples(cell: Cell, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens of a micro-batch on this rank, and the activations that one stage sends to the next, without memory."""
+    layout = cell.parallelism
+    positions = cell.seq_len // layout.cp
+    tokens = torch.empty(cell.micro_batch, positions, dtype=torch.long, device="meta")
+    if layout.sequence_parallel:
+        positions //= layout.tp
+    shape = (cell.micro_batch, positions, cell.model.hidden)
+    return tokens, torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
 
 
 def build_schedule(
     cell: Cell,
     stages: Sequence[tuple[StageSpec, nn.Module]],
     mesh: DeviceMesh,
-    shapes: StageShapes,
+    dtype: torch.dtype,
+    device: torch.device,
     loss_function: LossFunction,
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
     """Build the cell's schedule over this rank's stages; stated shapes save a step that would infer them."""
-    layout, hidden = cell.parallelism, cell.model.hidden
+    layout = cell.parallelism
+    tokens, activations = _examples(cell, dtype)
     assert layout.schedule is not None
     made = [
         PipelineStage(
             module,
             part.index,
             layout.pp * layout.virtual_stages,
-            shapes.device,
-            input_args=shapes.tokens() if part.is_first else shapes.activations(hidden),
+            device,
+            input_args=tokens if part.is_first else activations,
             # The last stage sends no output; any example will do.
-            output_args=shapes.activations(hidden),
+            output_args=activations,
             group=mesh.get_group(),
         )
         for part, module in stages

@@ -1,8 +1,8 @@
 """Runs one rank of a cell on a fake process group and fake tensors: finds errors, memory and communication.
 
 It computes nothing and holds no memory, so any rank of thousands runs on a laptop. The fake device is a CPU, since FSDP
-asks CUDA for streams. For a GPU, operations save the tensors that they save on CUDA
-(:mod:`trainer.preflight.cuda_norms`), and sizes are rounded as by CUDA's allocator.
+asks CUDA for streams. For a GPU, norms save the tensors that they save on CUDA, and
+sizes are rounded as by CUDA's allocator.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from sweep.core.cells.cell import Precision, cell_id
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight
 from trainer.failure.error_report import full_message
-from trainer.parallel.mesh import build_mesh, sizes
+from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
-from trainer.preflight.cuda_norms import norms_as_on_cuda
 from trainer.preflight.memory import MemoryTracker
 from trainer.preflight.traffic import GroupNames, TrafficCounter
 from trainer.torch_private import preflight as private
@@ -133,8 +132,7 @@ class _FakeMemory:
 
 def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
     layout = cell.parallelism
-    sizes(layout, found.world_size)
-    mesh = build_mesh(layout, found.world_size, "cpu") if found.world_size > 1 else None
+    mesh = build_mesh(layout, found.world_size, "cpu")
     tracker = MemoryTracker(granularity=_CUDA_GRANULARITY if is_cuda else 1)
     counter = TrafficCounter(lambda buffers: tracker.mark(buffers, "communication", only=("activations", "temporary")))
     with contextlib.ExitStack() as stack:
@@ -145,7 +143,7 @@ def _run(found: Preflight, cell: Cell, *, is_cuda: bool) -> Preflight:
             if isinstance(stage, DistributedDataParallel):
                 private.fake_ddp_reduction(stage)
         if is_cuda:
-            stack.enter_context(norms_as_on_cuda())
+            stack.enter_context(private.norms_as_on_cuda())
         if layout.pp > 1:
             stack.enter_context(private.pipeline_without_peers())
         stack.enter_context(private.untracked_shape_inference())

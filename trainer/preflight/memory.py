@@ -24,7 +24,6 @@ from trainer.torch_private.preflight import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from types import TracebackType
 
 # Kind of a storage that is allocated without a named kind, in the forward and in the backward pass.
 _FORWARD, _BACKWARD = "activations", "temporary"
@@ -56,11 +55,9 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         self._end_resizes = observe_resizes(self._resized)
         return cast("Self", super().__enter__())  # type: ignore[no-untyped-call]  # torch does not annotate it
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self._end_resizes()
-        super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -69,12 +66,9 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self._note(result)
-        elif isinstance(result, list | tuple):
-            for leaf in tree_leaves(result):
-                if isinstance(leaf, torch.Tensor):
-                    self._note(leaf)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self._note(leaf)
         return result
 
     @contextlib.contextmanager

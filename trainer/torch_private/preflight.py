@@ -178,25 +178,49 @@ def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fused_rms_norm_on_cpu(replacement: Callable[..., object]) -> Iterator[None]:
-    """Let autograd run ``rms_norm`` on a CPU by the replacement; where torch has no fused kernel, change nothing."""
+def norms_as_on_cuda() -> Iterator[None]:
+    """Let ``rms_norm`` on CPU tensors save the tensors that it saves on CUDA; without a fused kernel, change nothing.
+
+    The tensors that an operation saves for its backward pass depend on the device. By torch 2.13's ``derivatives.yaml``
+    and ``native_functions.yaml``, for each operation of a training step:
+
+    - ``rms_norm``: on a CPU several operations that save two float32 tensors of the input's size; on CUDA one kernel
+      that saves its input and one float32 number for each row. Replaced here.
+    - attention in bf16 and fp16: both save q, k, v, the result and its log-sum-exp; CUDA adds two numbers.
+    - matrix products, silu, products, sums, embedding, softmax, nll_loss, the fused AdamW: the same.
+    """
     if not hasattr(_aten, "_fused_rms_norm_backward"):
         yield
         return
     library = _library.Library("aten", "IMPL")
-    library.impl("_fused_rms_norm", replacement, "AutogradCPU")
+    library.impl("_fused_rms_norm", _FusedRMSNorm.apply, "AutogradCPU")
     try:
         yield
     finally:
         library._destroy()
 
 
-def fused_rms_norm(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fused kernel's result and its reciprocal standard deviations, without autograd."""
-    with torch._C._AutoDispatchBelowAutograd():
-        return cast("tuple[torch.Tensor, torch.Tensor]", _aten._fused_rms_norm.default(*args))
+class _FusedRMSNorm(torch.autograd.Function):
+    """The same as FusedRmsNormBackward0, which torch's autograd has on CUDA only."""
 
+    @staticmethod
+    def forward(
+        context: Any, x: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor, eps: float | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            out, rstd = _aten._fused_rms_norm.default(x, normalized_shape, weight, eps)
+        context.save_for_backward(x, weight, rstd)
+        context.normalized_shape = normalized_shape
+        context.mark_non_differentiable(rstd)
+        return out, rstd
 
-def fused_rms_norm_backward(*args: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The fused kernel's gradients for its input and its weight."""
-    return cast("tuple[torch.Tensor | None, torch.Tensor | None]", _aten._fused_rms_norm_backward.default(*args))
+    @staticmethod
+    def backward(
+        context: Any, gradient: torch.Tensor, _: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, None, torch.Tensor | None, None]:
+        x, weight, rstd = context.saved_tensors
+        wanted = [context.needs_input_grad[0], context.needs_input_grad[2]]
+        for_x, for_weight = _aten._fused_rms_norm_backward.default(
+            gradient, x, context.normalized_shape, rstd, weight, wanted
+        )
+        return for_x, None, for_weight, None

@@ -1,8 +1,10 @@
-"""Writes ``progress.json`` and a log line now and then, in a thread, so that no step waits for a file system."""
+"""Says how far the run is: rank 0's lines for people, and ``progress.json``, from a thread so that no step waits."""
 
 from __future__ import annotations
 
 import contextlib
+import statistics
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Self
@@ -10,12 +12,19 @@ from typing import TYPE_CHECKING, Self
 from sweep.core.records.layout import PROGRESS_FILE
 from sweep.core.records.progress import Progress
 from sweep.files import write_atomically
-from trainer.training import console
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
+
+    from sweep.core.cells.cell import Cell
+    from sweep.core.records.result import Result
+    from sweep.core.records.step import Step
+
+
+def log(text: str) -> None:
+    """Print one line on standard error, unbuffered."""
+    print(f"trainer: {text}", file=sys.stderr, flush=True)
 
 
 class ProgressWriter:
@@ -39,7 +48,7 @@ class ProgressWriter:
         tokens_per_step: int,
         n_done: Callable[[], int],
         period_s: float = 1.0,
-        log: Callable[[str], None] = console.log,
+        log: Callable[[str], None] = log,
         log_every_s: float = 10.0,
     ) -> None:
         self._path = folder / PROGRESS_FILE
@@ -59,9 +68,7 @@ class ProgressWriter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
         self._write()
@@ -86,5 +93,27 @@ class ProgressWriter:
         if done == done_before or now - before < self._log_every_s:
             return
         rate = (done - done_before) * self._tokens_per_step / (now - before)
-        self._log(console.progress(done, self._steps, rate))
+        self._log(f"step {done} of {self._steps}, {rate:,.0f} tokens/s")
         self._logged = (now, done)
+
+
+def first_line(cell: Cell, *, n_params: int, world_size: int, device_name: str, host: str) -> str:
+    """Describe the cell, its ranks and their device."""
+    ranks = "1 rank" if world_size == 1 else f"{world_size} ranks"
+    return (
+        f"{cell.model.name}, {n_params:,} parameters, {cell.precision}, on {ranks} ({cell.parallelism.equation()}) of "
+        f"{device_name}, rank 0 on {host}; {cell.global_batch} sequences of {cell.seq_len} tokens a step, on a "
+        f"data-parallel rank {cell.grad_accum} x {cell.micro_batch}; {cell.trainer.steps} steps, the first "
+        f"{cell.trainer.warmup_steps} not measured"
+    )
+
+
+def last_line(result: Result, steps: Sequence[Step]) -> str:
+    """Summarise the measured window."""
+    measured = [step.step_time_s for step in steps if not step.is_warmup]
+    loss = "not finite" if result.final_loss is None else f"{result.final_loss:.4f}"
+    memory = "" if result.peak_memory_bytes is None else f"; at most {result.peak_memory_bytes / 2**30:.2f} GiB a rank"
+    return (
+        f"measured {result.window_steps} steps: median {statistics.median(measured):.4g} s, "
+        f"{result.window_tokens / result.window_time_s:,.0f} tokens/s; loss of the last {loss}{memory}"
+    )

@@ -22,16 +22,15 @@ from trainer.data.batches import Share, source_of, stream
 from trainer.device import devices, versions
 from trainer.device.cpu_affinity import bind
 from trainer.failure.error_report import RankProgress
-from trainer.failure.hang_watcher import HangWatcher
+from trainer.failure.watchers import HangWatcher
 from trainer.model import precision
-from trainer.parallel.mesh import build_mesh, data_rank, sizes
+from trainer.parallel.mesh import build_mesh, data_rank
 from trainer.parallel.parallelize import parallelize
 from trainer.torch_private.training import precision_casts_are_kept
-from trainer.training import console, records
-from trainer.training.loop import Trainee, train
-from trainer.training.monitor import DeviceMonitor
+from trainer.training import records
+from trainer.training.loop import DeviceMonitor, Trainee, train
 from trainer.training.optimizer import ShardedAdamW
-from trainer.training.progress import ProgressWriter
+from trainer.training.progress import ProgressWriter, first_line, last_line, log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +82,11 @@ def run(file: CellFile, folder: Path, ranks: Ranks, reporter: ErrorReporter, *, 
             progress.begins("writing the records")
             if facts is not None:
                 found = versions.versions(monitor.driver_version())
-                _write(folder, _run_facts(file, ranks, started_at, model, found, facts, n_threads, data), facts)
+                run_facts = _run_facts(file, ranks, started_at, model, found, facts, n_threads, data)
+                steps = records.merge_steps(file, facts)
+                result = records.build_result(run_facts, facts, steps)
+                records.write_records(folder, steps, result)
+                log(last_line(result, steps))
             progress.is_done = True
             progress.begins("closing the process group")
 
@@ -128,13 +131,6 @@ def _run_facts(
     )
 
 
-def _write(folder: Path, run_facts: records.RunFacts, facts: list[records.RankFacts]) -> None:
-    steps = records.merge_steps(run_facts.file, facts)
-    result = records.build_result(run_facts, facts, steps)
-    records.write_records(folder, steps, result)
-    console.log(console.last_line(result, steps))
-
-
 def _data(cell: Cell, ranks: Ranks) -> dict[str, str | int] | None:
     """Identify the token file, once and before the first step, so that the record names the file that is read."""
     if cell.trainer.data == SYNTHETIC or ranks.rank != 0:
@@ -144,12 +140,9 @@ def _data(cell: Cell, ranks: Ranks) -> dict[str, str | int] | None:
 
 def _announce(cell: Cell, compute: devices.Compute, model: Parallelized, ranks: Ranks) -> None:
     host, name = socket.gethostname(), compute.name()
-    line = console.first_line(
-        cell, n_params=model.n_params, world_size=ranks.world_size, device_name=name, host=host
-    )  # fmt: skip
-    console.log(line)
+    log(first_line(cell, n_params=model.n_params, world_size=ranks.world_size, device_name=name, host=host))
     if model.split:
-        console.log("; ".join(map(str, model.split)))
+        log("; ".join(map(str, model.split)))
 
 
 @contextlib.contextmanager
@@ -174,10 +167,9 @@ def process_group(compute: devices.Compute, ranks: Ranks, timeout_s: float) -> I
 
 def build(cell: Cell, compute: devices.Compute, ranks: Ranks, progress: RankProgress | None = None) -> Parallelized:
     """Build the cell's model over the mesh of all ranks, and note the phases in ``progress``."""
-    sizes(cell.parallelism, ranks.world_size)
     progress = progress or RankProgress()
     progress.begins("forming the mesh's groups")
-    mesh = build_mesh(cell.parallelism, ranks.world_size, compute.device.type) if ranks.world_size > 1 else None
+    mesh = build_mesh(cell.parallelism, ranks.world_size, compute.device.type)
     progress.begins("building the model")
     return parallelize(cell, mesh, compute.device)
 
@@ -236,15 +228,11 @@ def fit(
         pin=compute.device.type == "cuda",
     )
     compute.reset_peak()
-    with contextlib.ExitStack() as stack:
-        if progress_folder is not None:
-            progress = ProgressWriter(
-                progress_folder,
-                steps=settings.steps,
-                tokens_per_step=cell.tokens_per_step,
-                n_done=monitor.clock.n_ended,
-            )
-            stack.enter_context(progress)
+    progress: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if progress_folder is not None:
+        n_tokens, n_done = cell.tokens_per_step, monitor.clock.n_ended
+        progress = ProgressWriter(progress_folder, steps=settings.steps, tokens_per_step=n_tokens, n_done=n_done)
+    with progress:
         return train(cell, trainee, batches, monitor.clock, monitor)
 
 

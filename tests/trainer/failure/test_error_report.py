@@ -126,8 +126,8 @@ _RANK = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from trainer.failure.error_report import ErrorReporter, RankProgress, reported
-from trainer.failure.hang_watcher import HangWatcher
-from trainer.failure.stop_watcher import StopWatcher
+from trainer.failure.watchers import HangWatcher
+from trainer.failure.watchers import StopWatcher
 from trainer.process.ranks import Ranks
 
 def slowly():

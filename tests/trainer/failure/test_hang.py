@@ -17,8 +17,8 @@ from sweep.core.records.error_file import parse_error
 from sweep.core.records.layout import rank_error
 from tests.trainer.places import ranks
 from trainer.failure.error_report import ErrorReporter, RankProgress
-from trainer.failure.hang_watcher import HangWatcher
 from trainer.failure.process_exit import EXIT_FAILED
+from trainer.failure.watchers import HangWatcher
 
 
 def gave_up(
@@ -89,7 +89,7 @@ def test_a_rank_that_begins_new_phases_is_not_ended(tmp_path: Path, monkeypatch:
     enough = threading.Event()
     now_s = itertools.count(step=0.4)
     clock = SimpleNamespace(monotonic=lambda: next(now_s), time=time.time, sleep=time.sleep)
-    monkeypatch.setattr("trainer.failure.hang_watcher.time", clock)
+    monkeypatch.setattr("trainer.failure.watchers.time", clock)
 
     def n_done() -> int:
         progress.begins("another")

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sweep.core.cells.cell import Checkpointing, Precision
 from tests.trainer.cells import UNEVEN, cell
-from trainer.model.checkpointing import checkpoint_blocks
+from trainer.model.blocks import checkpoint_blocks
 from trainer.model.decoder import Llama, build_on_meta
 from trainer.model.init import fill_parameters
 from trainer.model.loss import token_loss_sum

@@ -40,7 +40,7 @@ from sweep.core.cells.rules import violations
 from sweep.core.cells.trainer_settings import TrainerSettings
 from trainer.device import devices
 from trainer.failure.error_report import RankProgress
-from trainer.model import compilation, mxfp8
+from trainer.model import blocks, mxfp8
 from trainer.parallel import parallelize
 from trainer.parallel.mesh import build_mesh
 from trainer.process.ranks import Ranks
@@ -154,7 +154,7 @@ def apart(doing: Callable[[], object]) -> Any:
 def stated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_PipelineSchedule, "_warmup_p2p", agree_on_stated_shapes)
     # As far as inductor's input, which is where torch gives up on what it cannot compile.
-    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    monkeypatch.setattr(blocks, "BACKEND", "aot_eager")
 
 
 SEARCH = settings(
@@ -343,7 +343,7 @@ def overlapped(micro_batch: int) -> list[Counter[str]]:
         found.append(Counter(str(node.target) for node in copied.graph.nodes if "symm_mem" in str(node.target)))
         return make_boxed_func(graph.forward)
 
-    compilation.BACKEND = aot_autograd(
+    blocks.BACKEND = aot_autograd(
         fw_compiler=fused,
         decompositions=select_decomp_table(),
         partition_fn=min_cut_rematerialization_partition,

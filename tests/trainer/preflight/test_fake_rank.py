@@ -75,7 +75,7 @@ def assert_sent(found: Preflight, recorded: dict[str, list[int]], name: str) -> 
     reduced = [item for item in found.collectives if item.op in ("all_reduce", "reduce_scatter")]
     gathered = [item for item in found.collectives if item.op == "all_gather"]
     # gloo scatters by reducing everything; FSDP's gradients are exchanged there
-    # (trainer/parallel/gloo_reduce_scatter.py).
+    # (trainer/parallel/data_parallel.py).
     exchanged = recorded.get("all_to_all", [0, 0])
     assert (exchanged[0] > 0) == (name.startswith("fsdp") or name == "cp"), name
     really = [sum(pair) for pair in zip(recorded["all_reduce"], exchanged, strict=True)]

@@ -31,7 +31,7 @@ from tests.trainer.emulated_flash import ring_on_cpu
 from trainer.device import devices
 from trainer.failure.error_report import RankProgress
 from trainer.failure.process_exit import leave
-from trainer.model import compilation
+from trainer.model import blocks
 from trainer.model.decoder import Block
 from trainer.model.init import plain_name
 from trainer.parallel.parallelize import Parallelized
@@ -57,7 +57,7 @@ def weights_hash(model: Parallelized) -> str:
 
 
 # Under the names of torch 2.13 and of earlier versions. Over gloo gradients are exchanged
-# (trainer/parallel/gloo_reduce_scatter.py).
+# (trainer/parallel/data_parallel.py).
 COLLECTIVES = {
     "gather": ("all_gather_single", "all_gather_into_tensor"),
     "reduce": ("all_to_all_single",),
@@ -146,7 +146,7 @@ def train_all(ranks: Ranks, store: Path, given: Path, found: Path) -> None:
     for name, cell in cells.items():
         # What the default compiler makes of a block takes half a minute on a CPU: most layouts are compiled as far
         # as its input.
-        compilation.BACKEND = "inductor" if "inductor" in name else "aot_eager"
+        blocks.BACKEND = "inductor" if "inductor" in name else "aot_eager"
         if ranks.rank == 0:
             print(f"layout {name}", file=sys.stderr, flush=True)
         with ring_on_cpu() if "ring" in name else contextlib.nullcontext():

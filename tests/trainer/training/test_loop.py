@@ -24,7 +24,7 @@ from tests.trainer.cells import cell
 from tests.trainer.processes import ROOT, torchrun
 from trainer.data.batches import Share, SyntheticTokens, stream
 from trainer.device import devices
-from trainer.device.clock import HostClock
+from trainer.device.devices import HostClock
 from trainer.failure.error_report import RankProgress
 from trainer.process.ranks import Ranks
 from trainer.training import session
@@ -207,7 +207,7 @@ def test_the_window_goes_from_before_its_first_step_to_after_its_last(monkeypatc
     looks = itertools.count()
     # At every look it is a second later.
     time_ = SimpleNamespace(perf_counter=lambda: float(next(looks)), perf_counter_ns=lambda: next(looks) * 10**9)
-    monkeypatch.setattr("trainer.device.clock.time", time_)
+    monkeypatch.setattr("trainer.device.devices.time", time_)
     monkeypatch.setattr("trainer.training.loop.time", time_)
     measurements = fitted(cell(trainer={"steps": 8, "warmup_steps": 3}))
     assert measurements.step_times_s == pytest.approx([1.0] * 8)

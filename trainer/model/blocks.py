@@ -1,20 +1,30 @@
-"""Activation checkpointing: which results of a block are kept for the backward pass, and which are recomputed."""
+"""Wraps the blocks of a model: activation checkpointing, which recomputes results, and compilation, block by block."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 
 from sweep.core.cells.cell import Checkpointing
-from trainer.torch_private.training import ATTENTION_OPS, REDUCTION_OPS, CheckpointImpl, checkpoint_wrapper
+from trainer.torch_private.training import (
+    ATTENTION_OPS,
+    REDUCTION_OPS,
+    CheckpointImpl,
+    checkpoint_wrapper,
+    keep_precision_casts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import nn
+
     from trainer.model.decoder import Llama
 
+# On a CPU inductor needs a C++ compiler.
+BACKEND = "inductor"
 _aten = torch.ops.aten
 _MATMULS = frozenset({_aten.mm.default, _aten.linear.default, _aten.addmm.default})
 # Results that are the most expensive to recompute for their bytes: attention, reductions over ranks, and the maximum of
@@ -60,3 +70,22 @@ def checkpoint_blocks(model: Llama, mode: Checkpointing) -> None:
 
 def _selective_contexts() -> object:
     return create_selective_checkpoint_contexts(EverySecondMatmul())  # type: ignore[no-untyped-call]  # torch does not
+
+
+def compile_blocks(model: Llama, *, is_tensor_parallel: bool, keeps_casts: bool) -> None:
+    """Replace each block by its compiled form: one compilation serves all blocks, and FSDP's hooks stay outside.
+
+    Args:
+        model: The model, or a pipeline stage.
+        is_tensor_parallel: True if the embedding returns a collective that still runs.
+        keeps_casts: True if fused kernels must round to bf16 wherever the code does; it holds for the whole process.
+    """
+    if keeps_casts:  # else it stays as the user has set it
+        keep_precision_casts()
+    if is_tensor_parallel:
+        # The embedding returns a running collective as a tensor of a special class, through which the gradient of a
+        # compiled block does not flow back. A copy waits for the collective and is an ordinary tensor.
+        model.embedding.register_forward_hook(lambda module, args, output: output.clone())
+    for name, block in model.blocks.items():
+        compiled = torch.compile(block, backend=BACKEND, fullgraph=True, dynamic=False)
+        model.blocks[name] = cast("nn.Module", compiled)
