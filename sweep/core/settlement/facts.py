@@ -183,6 +183,16 @@ class Facts:
         except KeyError:
             raise UnansweredError(question) from None
 
+    def require(self, *questions: Question[Any]) -> None:
+        """Have questions answered in one round.
+
+        Raises:
+            UnansweredError: If one of the answers is not there yet.
+        """
+        missing = [question for question in questions if question not in self.answers]
+        if missing:
+            raise UnansweredError(*missing)
+
     def with_answers(self, answers: Mapping[Question[Any], Any]) -> Facts:
         """These facts and further answers, which replace those that are there."""
         return replace(self, answers={**self.answers, **answers})

@@ -8,7 +8,7 @@ from sweep.core.attempts.attempt import Phase, StopKind
 from sweep.core.attempts.waiting import held_hint
 from sweep.core.encoding.message import hours_text
 from sweep.core.settlement.effects import Note
-from sweep.core.settlement.facts import StepOf
+from sweep.core.settlement.facts import LaunchesOf, ResultOf, StepOf
 from sweep.core.settlement.requeue_accounting import notice_requeue
 from sweep.core.settlement.terminations import insist, request_stop
 
@@ -23,6 +23,9 @@ def supervise(case: Case, *, is_over_budget: bool) -> None:
         case: The attempt.
         is_over_budget: True if one more run of a job that was requeued may overdraw the budget.
     """
+    key = case.attempt.key
+    if case.memory.run is None and case.report.phase is Phase.RUNNING:
+        case.basis.facts.require(LaunchesOf(key), ResultOf(key))
     case.is_back()
     notice_requeue(case)
     if is_over_budget:
