@@ -42,9 +42,9 @@ def test_a_job_with_the_name_and_id_of_a_record_but_another_script_is_left_alone
     slurm: FakeSlurm, script: str, shown: str
 ) -> None:
     slurm.answers("squeue", out=f"42|RUNNING|1000|me|s1|{script}\n43|RUNNING|1000|me|s2|/home/me/s2.sh\n")
-    told = slurm.scheduler().cancel({"42": "s1", "43": "s2"})
+    answered = slurm.scheduler().cancel({"42": "s1", "43": "s2"})
     assert slurm.calls("scancel") == []
-    assert told[0] == f"42 has the name s1, but its job script {shown} is none of {FAKE_RUN_DIR}: it is left alone"
+    assert answered[0] == f"42 has the name s1, but its job script {shown} is none of {FAKE_RUN_DIR}: it is left alone"
     assert len(slurm.calls("squeue")) == 1, "one question for all jobs"
 
 
