@@ -11,18 +11,9 @@ import numpy as np
 
 from sweep.core.attempts.attempt import AttemptKey, RankError
 from sweep.core.encoding.record import RecordError
+from sweep.core.records import layout
 from sweep.core.records.attempt_file import AttemptFile
 from sweep.core.records.error_file import parse_error
-from sweep.core.records.layout import (
-    ATTEMPT_FILE,
-    ERROR_GLOB,
-    PROGRESS_FILE,
-    RESULT_FILE,
-    STEPS_FILE,
-    attempt_dir,
-    restart_dir,
-    restarts_in,
-)
 from sweep.core.records.progress import Progress
 from sweep.core.records.result import Result, results_by_precedence
 from sweep.core.records.step import Step
@@ -43,7 +34,6 @@ class Measurement:
     """One repeat's valid result with the steps of its window.
 
     Attributes:
-        result: What the trainer measured.
         folder: Where it lies, relative to the run directory.
         step_times_s: Seconds of each readable step of the window, in order.
     """
@@ -58,14 +48,13 @@ class AttemptFiles:
     """The records in one attempt's folder, its restarts included.
 
     Attributes:
-        key: The attempt.
         folder: Its folder, relative to the run directory.
         measurements: Valid results, the one that counts first.
         errors: Error files of its latest run that could be read.
         launches: What the launchers wrote (``attempt.json``), in the order of its runs.
         progress: The last step of its latest run.
         restart: Its latest run: how often the job had run before.
-        problems: What is wrong with its files, each with the file's name.
+        problems: Faults of its files, each with the file's name.
     """
 
     key: AttemptKey
@@ -104,16 +93,16 @@ def names_in(folder: Path) -> list[str]:
 
 def read_attempt(run_dir: Path, key: AttemptKey, cell: Cell) -> AttemptFiles:
     """All that the folder of one attempt holds, its restarts included."""
-    files = AttemptFiles(key=key, folder=attempt_dir(key).as_posix())
+    files = AttemptFiles(key=key, folder=layout.attempt_dir(key).as_posix())
     reader = _Reader(run_dir=run_dir, files=files)
     results: dict[int, str | OSError] = {}
-    for restart in restarts_in(names_in(run_dir / attempt_dir(key))):
+    for restart in layout.restarts_in(names_in(run_dir / layout.attempt_dir(key))):
         reader.read_run(restart, results)
     found, problems = results_by_precedence(key, cell, results)
     for restart, problem in sorted(problems.items()):
-        reader.report(reader.folder(restart) / RESULT_FILE, problem)
+        reader.report(reader.folder(restart) / layout.RESULT_FILE, problem)
     for restart, result in found.items():
-        times = reader.step_times(reader.folder(restart) / STEPS_FILE, result)
+        times = reader.step_times(reader.folder(restart) / layout.STEPS_FILE, result)
         where = reader.folder(restart).as_posix()
         files.measurements.append(Measurement(result=result, folder=where, step_times_s=times))
     return files
@@ -128,22 +117,22 @@ class _Reader:
 
     def folder(self, restart: int) -> PurePosixPath:
         """Folder of one run of the attempt's job, relative to the run directory."""
-        return restart_dir(attempt_dir(self.files.key), restart)
+        return layout.restart_dir(layout.attempt_dir(self.files.key), restart)
 
     def read_run(self, restart: int, results: dict[int, str | OSError]) -> None:
         """Take in one run of the attempt's job, after those before it; its result file goes to the others."""
         folder, files = self.folder(restart), self.files
         names = names_in(self.run_dir / folder)
-        launched = self._record(folder / ATTEMPT_FILE, AttemptFile.parse, names)
+        launched = self._record(folder / layout.ATTEMPT_FILE, AttemptFile.parse, names)
         if launched is not None:
             files.launches.append(launched)
-        errors = [self._record(folder / name, parse_error, names) for name in fnmatch.filter(names, ERROR_GLOB)]
+        errors = [self._record(folder / name, parse_error, names) for name in fnmatch.filter(names, layout.ERROR_GLOB)]
         # What ended an earlier run did not end the attempt: its job was run again.
         files.restart, files.errors = restart, [error for error in errors if error is not None]
-        files.progress = self._record(folder / PROGRESS_FILE, Progress.parse, names)
-        if RESULT_FILE in names:
+        files.progress = self._record(folder / layout.PROGRESS_FILE, Progress.parse, names)
+        if layout.RESULT_FILE in names:
             try:
-                results[restart] = read_text(self.run_dir / folder / RESULT_FILE)
+                results[restart] = read_text(self.run_dir / folder / layout.RESULT_FILE)
             except OSError as error:
                 results[restart] = error
 

@@ -109,8 +109,7 @@ def draw(repeats: Sequence[FloatArray], *, seed: int, n_draws: int = N_DRAWS) ->
     parts = [_draw(repeats, length, rng, min(chunk, n_draws - done)) for done in range(0, n_draws, chunk)]
     medians, means = (np.concatenate(found) for found in zip(*parts, strict=True))
     steps = np.concatenate(repeats)
-    n_blocks = len(steps) / length
-    return Draws(medians=medians, relative_means=means / steps.mean(), n_blocks=n_blocks)
+    return Draws(medians=medians, relative_means=means / steps.mean(), n_blocks=len(steps) / length)
 
 
 def _draw(

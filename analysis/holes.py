@@ -83,11 +83,10 @@ def gpu_hours(run: RunData) -> dict[str, float | None]:
     for (cell_id, _), repeat in run.history.repeats.items():
         if cell_id in spent:
             spent[cell_id] += [_gpu_seconds(run, state) for state in repeat.attempts if not state.released]
-    totals: dict[str, float | None] = {}
-    for cell_id, seconds in spent.items():
-        known = [value for value in seconds if value is not None]
-        totals[cell_id] = sum(known) / 3600 if len(known) == len(seconds) else None
-    return totals
+    return {
+        cell_id: None if None in seconds else sum(value for value in seconds if value is not None) / 3600
+        for cell_id, seconds in spent.items()
+    }
 
 
 def _gpu_seconds(run: RunData, state: AttemptState) -> float | None:

@@ -12,12 +12,7 @@ from sweep.core.attempts.history import AttemptState, History, RepeatHistory, fo
 from sweep.core.attempts.ledger import parse_event, read_lines
 from sweep.core.attempts.verdict import Evidence, judge
 from sweep.core.encoding.record import RecordError
-from sweep.core.records.layout import (
-    CELLS_DIR,
-    LEDGER_FILE,
-    SWEEP_FILE,
-    attempt_dir,
-)
+from sweep.core.records.layout import CELLS_DIR, LEDGER_FILE, SWEEP_FILE, attempt_dir
 from sweep.core.records.sweep_file import SweepFile
 from sweep.files import read_text
 
@@ -39,7 +34,6 @@ class RunData:
     """Everything a table rests on.
 
     Attributes:
-        sweep: What the run directory is for.
         history: The ledger's history, completed from the folders where the ledger has lost lines.
         files: What each attempt's folder holds, by attempt.
         measurements: The results that count, by cell and in the order of the repeats: one a repeat.

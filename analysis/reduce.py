@@ -26,8 +26,6 @@ class Reduced:
     """The figures of one cell over its measured repeats.
 
     Attributes:
-        cell: The cell.
-        repeats: Repeats that were measured.
         step_time_s: Median over the window steps of all repeats; None where no step could be read.
         step_time_ci: Its interval; None for too few steps.
         tokens_per_s: Tokens of all windows over their time, so stragglers count.
@@ -43,7 +41,6 @@ class Reduced:
         is_mismatched: True if a run reports a device that is not of the cell's kind.
         profile: Median over the repeats that have a profile, by column.
         newest: Unix time of the newest result.
-        folders: Where the results lie.
         draws: Bootstrap draws; None for too few steps.
     """
 
@@ -98,6 +95,7 @@ def reduce_cell(cell: Cell, measurements: Sequence[Measurement], *, cell_id: str
     is_matched = device is not None and all(
         result.device_type == device.type and device.is_matched_by(result.device_name) for result in results
     )
+    peaks = set() if device is None else {device.peak_for(cell.precision, name) for name in names}
     return Reduced(
         cell=cell,
         repeats=len(results),
@@ -107,7 +105,7 @@ def reduce_cell(cell: Cell, measurements: Sequence[Measurement], *, cell_id: str
         tokens_per_j=sum(r.window_tokens for r in metered) / energy_j if metered else None,
         power_w_per_gpu=energy_j / metered_time_s / cell.gpus if metered else None,
         peak_memory_gib=max(memory) / 2**30 if memory else None,
-        peak_tflops=_peak(device, cell, names) if is_matched else None,
+        peak_tflops=peaks.pop() if is_matched and len(peaks) == 1 else None,
         throttled=any(flags) if flags else None,
         oversubscribed=any(result.oversubscribed for result in results),
         sources=tuple(sorted({result.source for result in results})),
@@ -119,13 +117,6 @@ def reduce_cell(cell: Cell, measurements: Sequence[Measurement], *, cell_id: str
         folders=tuple(item.folder for item in measurements),
         draws=draws,
     )
-
-
-def _peak(device: Device | None, cell: Cell, names: Sequence[str]) -> float | None:
-    if device is None:
-        return None
-    peaks = {device.peak_for(cell.precision, name) for name in names}
-    return peaks.pop() if len(peaks) == 1 else None
 
 
 def _profile(profiles: Sequence[object]) -> dict[str, float | None]:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from sweep.core.grids.grid import Rejection
     from sweep.core.records.sweep_file import SweepFile
 
+# Columns with the values of a cell's figures under the same names.
+_TAKEN = (
+    *("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "power_w_per_gpu"),
+    *("peak_memory_gib", "peak_tflops", "throttled", "oversubscribed"),
+)
 Value = str | int | float | bool | None
 
 
@@ -37,7 +42,6 @@ class Row:
     values: Mapping[str, Value]
     """By column; an unknown value is None or absent."""
     axes: Mapping[str, AxisValue]
-    """The point's axis values."""
     rate_ci: Interval | None = None
     """Interval of ``tokens_per_s``, for figures."""
     is_chosen: bool = True
@@ -80,7 +84,8 @@ def row_of(run: RunData, entry: Entry, comparison: Comparison, hours: Mapping[st
     }
     if reduced is not None:
         values |= _of_reduced(run.sweep, reduced)
-        values["prediction_error"] = _prediction_error(run.sweep.predictions.get(cell_id), reduced.step_time_s)
+        predicted, found = run.sweep.predictions.get(cell_id), reduced.step_time_s
+        values["prediction_error"] = None if predicted is None or found is None else predicted / found - 1
     return Row(
         values=values,
         axes=entry.axes,
@@ -127,27 +132,15 @@ def _of_reduced(sweep: SweepFile, reduced: Reduced) -> dict[str, Value]:
     return {
         "source": ";".join(reduced.sources),
         "gpu": ";".join(reduced.device_names),
-        "step_time_s": reduced.step_time_s,
         "step_time_s_ci_low": low,
         "step_time_s_ci_high": high,
-        "tokens_per_s": reduced.tokens_per_s,
-        "tokens_per_s_per_gpu": reduced.tokens_per_s_per_gpu,
+        **{name: getattr(reduced, name) for name in _TAKEN},
         "tflops_per_gpu": tflops,
         "mfu": None if reduced.peak_tflops is None else tflops / reduced.peak_tflops,
-        "peak_tflops": reduced.peak_tflops,
         **{name: reduced.profile[name] for name in PROFILE_FIELDS},
-        "peak_memory_gib": reduced.peak_memory_gib,
-        "power_w_per_gpu": reduced.power_w_per_gpu,
-        "tokens_per_j": reduced.tokens_per_j,
-        "throttled": reduced.throttled,
-        "oversubscribed": reduced.oversubscribed,
         "fingerprint": ";".join(reduced.fingerprints),
         "attempt": ";".join(reduced.folders),
     }
-
-
-def _prediction_error(predicted: float | None, measured: float | None) -> float | None:
-    return None if predicted is None or measured is None else predicted / measured - 1
 
 
 def _last_attempt(run: RunData, cell_id: str) -> str | None:

@@ -20,7 +20,6 @@ class Entry:
     """One point or rejection as the series see it.
 
     Attributes:
-        axes: Its axis values.
         cell_id: Its cell; None for a rejection.
         reduced: Its figures; None for a hole.
     """
@@ -35,7 +34,6 @@ class Comparison:
     """Where an entry stands in its series.
 
     Attributes:
-        series: The series' name.
         baseline: Cell that it is compared with; None where there is none.
         speedup: Over the baseline; None where it cannot be said.
         efficiency: Against ideal scaling from the baseline.
@@ -59,7 +57,6 @@ class Scaled:
 
     Attributes:
         axes: The axes that tell the series apart.
-        comparisons: One an entry.
         notes: Why whole series have no speed-up, and what to know of those that have.
         refusals: Series without a speed-up because they mix what must not be mixed.
     """
@@ -150,9 +147,9 @@ def _merit(entry: Entry, kind: SeriesKind) -> float:
 def _compare(group: Sequence[Entry], label: str, spec: SeriesSpec, baseline: Entry | None) -> list[Comparison]:
     best = _best_at_each_x(group, spec)
     comparisons = []
+    name = None if baseline is None else baseline.cell_id
     for entry in group:
         reduced = entry.reduced
-        name = None if baseline is None else baseline.cell_id
         if reduced is None:
             comparisons.append(Comparison(series=label, baseline=name))
         elif best.get(reduced.cell.gpus, entry.cell_id) != entry.cell_id:

@@ -29,7 +29,6 @@ class Provenance:
     """The origin of the numbers of a table."""
 
     sources: tuple[str, ...] = ()
-    """Kinds of source."""
     devices: tuple[str, ...] = ()
     """Devices as they reported themselves."""
     fingerprints: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
@@ -43,11 +42,8 @@ class Table:
     """A sweep's table."""
 
     sweep: SweepFile
-    """The sweep as it was asked for."""
     columns: tuple[str, ...]
-    """Names of the columns, in order."""
     varied: tuple[str, ...]
-    """The axes that vary."""
     series_axes: tuple[str, ...]
     """The axes that tell the series apart."""
     rows: tuple[Row, ...]
@@ -63,7 +59,6 @@ class Table:
     refused: bool
     """True if a series has no speed-up because it mixes fingerprints or kinds of source."""
     provenance: Provenance
-    """The origin of the numbers."""
 
 
 def build(run: RunData, *, mix_fingerprints: bool = False) -> Table:
@@ -84,7 +79,8 @@ def build(run: RunData, *, mix_fingerprints: bool = False) -> Table:
     hours = gpu_hours(run)
     rows = [row_of(run, entry, comparison, hours) for entry, comparison in zip(entries, points, strict=False)]
     rows += [row_of_rejection(sweep, item, comparison) for item, comparison in zip(rejections, rejected, strict=True)]
-    rows = _sorted(rows)
+    order = {label: index for index, label in enumerate(dict.fromkeys(row["series"] for row in rows))}
+    rows.sort(key=lambda row: (order[row["series"]], row.number("gpus") or 0))
     varied = varied_axes([entry.axes for entry in entries])
     damaged = [f"cell {cell_id}: {problem}" for cell_id, found in run.problems.items() for problem in found]
     return Table(
@@ -100,11 +96,6 @@ def build(run: RunData, *, mix_fingerprints: bool = False) -> Table:
         refused=bool(scaled.refusals),
         provenance=_provenance(list(reduced.values())),
     )
-
-
-def _sorted(rows: Sequence[Row]) -> list[Row]:
-    order = {label: index for index, label in enumerate(dict.fromkeys(row["series"] for row in rows))}
-    return sorted(rows, key=lambda row: (order[row["series"]], row.number("gpus") or 0))
 
 
 def _remarks(rows: Sequence[Row], reduced: Mapping[str, Reduced], sweep: SweepFile) -> list[str]:

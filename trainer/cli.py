@@ -125,12 +125,7 @@ def _refuse(reason: str, reporter: ErrorReporter, ranks: Ranks, *, speaker: int)
 
     The others wait, so that the agent does not stop the reporting rank too early. If its report does not come, because
     only this node has the error (for example a missing file), the node's first rank reports it; else this rank does.
-
-    Args:
-        reason: One line.
-        reporter: Writes the error file.
-        ranks: This rank's place.
-        speaker: The rank that should report.
+    ``speaker`` is the rank that should report.
     """
     reporter.progress.refusal = reason
     for other in dict.fromkeys((speaker, ranks.first_rank_of_node)):

@@ -6,30 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from matplotlib import ticker
 from matplotlib.figure import Figure
-from matplotlib.ticker import (
-    FixedLocator,
-    FuncFormatter,
-    MaxNLocator,
-    MultipleLocator,
-    NullFormatter,
-    NullLocator,
-    PercentFormatter,
-)
 
 from analysis.columns import COLUMNS
-from analysis.figures.marks import (
-    HOLE,
-    IDEAL,
-    WIDTH_IN,
-    add_footnote,
-    add_legend,
-    by_series,
-    error_bars,
-    interval_of,
-    short,
-    style_of_series,
-)
+from analysis.figures import marks
 from sweep.core.grids.series import SeriesKind
 
 if TYPE_CHECKING:
@@ -73,27 +54,27 @@ def draw_curves(table: Table) -> Figure:
     is_compared = any(row["speedup"] is not None for row in rows)
     upper = (_SPEEDUP if is_compared else _STEP_TIME) if is_strong else _TOKENS
     lower = _EFFICIENCY if is_compared else _PER_GPU
-    figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
+    figure = Figure(figsize=(marks.WIDTH_IN, 3.6), layout="constrained")
     axes: Sequence[Axes] = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     for axis, panel in zip(axes, (upper, lower), strict=True):
         _panel(axis, panel, rows)
     _gpu_axis(axes[1], rows)
-    n_series, has_holes = len(by_series(rows)), any(not row.is_measured for row in rows)
+    n_series, has_holes = len(marks.by_series(rows)), any(not row.is_measured for row in rows)
     _mark_holes(axes[1], rows, is_named=n_series == 1)
     figure.align_ylabels(axes)
-    others = {"ideal": IDEAL} if is_compared or any(row.is_baseline and row.is_measured for row in rows) else {}
+    others = {"ideal": marks.IDEAL} if is_compared or any(row.is_baseline and row.is_measured for row in rows) else {}
     if has_holes and n_series > 1:
-        others["not measured (see table)"] = HOLE
-    add_legend(figure, table, rows, others)
-    add_footnote(figure, table, rows)
+        others["not measured (see table)"] = marks.HOLE
+    marks.add_legend(figure, table, rows, others)
+    marks.add_footnote(figure, table, rows)
     return figure
 
 
 def _panel(axis: Axes, panel: Panel, rows: Sequence[Row]) -> None:
     axis.set_xscale("log", base=2)
     measured = [row for row in rows if row.number(panel.column) is not None]
-    shown = [bound for row in measured for bound in interval_of(row, panel.column)]
-    for index, (label, members) in enumerate(by_series(rows).items()):
+    shown = [bound for row in measured for bound in marks.interval_of(row, panel.column)]
+    for index, (label, members) in enumerate(marks.by_series(rows).items()):
         points = [row for row in members if row.number(panel.column) is not None]
         if points:
             _curve(axis, panel, _with_gaps(members, points), label, index)
@@ -103,10 +84,13 @@ def _panel(axis: Axes, panel: Panel, rows: Sequence[Row]) -> None:
         _log_axis(axis, shown)
     else:
         axis.set_ylim(0, 1.12 * max(shown, default=1.0))
-        percent, number = PercentFormatter(1, decimals=0), FuncFormatter(lambda value, _: short(value))
+        percent, number = (
+            ticker.PercentFormatter(1, decimals=0),
+            ticker.FuncFormatter(lambda value, _: marks.short(value)),
+        )
         axis.yaxis.set_major_formatter(percent if panel.is_percent else number)
         if panel.is_percent:
-            axis.yaxis.set_major_locator(MultipleLocator(0.25) if max(shown) < 1.5 else MaxNLocator(4))
+            axis.yaxis.set_major_locator(ticker.MultipleLocator(0.25) if max(shown) < 1.5 else ticker.MaxNLocator(4))
 
 
 def _with_gaps(members: Sequence[Row], points: Sequence[Row]) -> list[Row]:
@@ -117,9 +101,11 @@ def _with_gaps(members: Sequence[Row], points: Sequence[Row]) -> list[Row]:
 
 def _curve(axis: Axes, panel: Panel, points: Sequence[Row], label: str, index: int) -> None:
     values = [math.nan if (value := row.number(panel.column)) is None else value for row in points]
-    errors = error_bars(points, panel.column)
+    errors = marks.error_bars(points, panel.column)
     xs = [row.number("gpus") or 0.0 for row in points]
-    axis.errorbar(xs, values, yerr=errors, label=label, capsize=2, elinewidth=0.8, zorder=3, **style_of_series(index))
+    axis.errorbar(
+        xs, values, yerr=errors, label=label, capsize=2, elinewidth=0.8, zorder=3, **marks.style_of_series(index)
+    )
 
 
 def _ideal(axis: Axes, panel: Panel, members: Sequence[Row]) -> list[float]:
@@ -131,7 +117,7 @@ def _ideal(axis: Axes, panel: Panel, members: Sequence[Row]) -> list[float]:
     start = base.number("gpus") or 1.0
     xs = sorted({row.number("gpus") or 1.0 for row in members})
     ys = [value if panel.is_flat else value * x / start for x in xs]
-    axis.plot(xs, ys, zorder=2, **IDEAL)
+    axis.plot(xs, ys, zorder=2, **marks.IDEAL)
     return ys
 
 
@@ -142,9 +128,9 @@ def _log_axis(axis: Axes, shown: Sequence[float]) -> None:
     spread = max(0.0, 2 - math.log2(high / low)) / 2
     low, high = low * 2 ** -(spread + 0.35), high * 2 ** (spread + 0.35)
     axis.set_ylim(low, high)
-    axis.yaxis.set_major_locator(FixedLocator(_round_numbers(low, high)))
-    axis.yaxis.set_minor_locator(NullLocator())
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axis.yaxis.set_major_locator(ticker.FixedLocator(_round_numbers(low, high)))
+    axis.yaxis.set_minor_locator(ticker.NullLocator())
+    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: marks.short(value)))
 
 
 def _round_numbers(low: float, high: float) -> list[float]:
@@ -157,10 +143,10 @@ def _round_numbers(low: float, high: float) -> list[float]:
 def _gpu_axis(axis: Axes, rows: Sequence[Row]) -> None:
     xs = sorted({int(row.number("gpus") or 1) for row in rows})
     every = -(-len(xs) // 8)
-    axis.xaxis.set_major_locator(FixedLocator(xs[::every]))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.xaxis.set_major_locator(ticker.FixedLocator(xs[::every]))
+    axis.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:.0f}"))
+    axis.xaxis.set_minor_locator(ticker.NullLocator())
+    axis.xaxis.set_minor_formatter(ticker.NullFormatter())
     margin = 2 ** (0.06 * math.log2(xs[-1] / xs[0])) if xs[-1] > xs[0] else 2.0
     axis.set_xlim(xs[0] / margin, xs[-1] * margin)
     axis.set_xlabel("GPUs")
@@ -173,7 +159,7 @@ def _mark_holes(axis: Axes, rows: Sequence[Row], *, is_named: bool) -> None:
         if not row.is_measured:
             at.setdefault(row.number("gpus") or 1.0, []).append(str(row["status"]))
     for x, statuses in at.items():
-        axis.plot([x], [0], transform=axis.get_xaxis_transform(), clip_on=False, **HOLE)
+        axis.plot([x], [0], transform=axis.get_xaxis_transform(), clip_on=False, **marks.HOLE)
         if is_named:
             axis.annotate(
                 "\n".join(sorted(set(statuses))),

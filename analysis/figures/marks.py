@@ -83,19 +83,15 @@ def word(value: AxisValue) -> str:
     return "none" if value is None else str(value)
 
 
-def _series_name(table: Table, row: Row) -> str:
-    return ", ".join(word(row.axes.get(name)) for name in table.series_axes)
-
-
 def add_legend(figure: Figure, table: Table, rows: Sequence[Row], others: Mapping[str, Any]) -> None:
     """Name the series by the values that tell them apart, and the other marks; no legend without either."""
     series = by_series(rows)
-    entries = {name: Line2D([], [], **style) for name, style in others.items()}
+    styles: dict[str, Any] = {}
     if 1 < len(series) <= _MAX_LEGEND:
-        named = {
-            _series_name(table, members[0]): style_of_series(index) for index, members in enumerate(series.values())
-        }
-        entries = {name: Line2D([], [], **style) for name, style in named.items()} | entries
+        for index, (first, *_) in enumerate(series.values()):
+            name = ", ".join(word(first.axes.get(axis)) for axis in table.series_axes)
+            styles[name] = style_of_series(index)
+    entries = {name: Line2D([], [], **style) for name, style in {**styles, **others}.items()}
     if not entries:
         return
     longest = max(len(name) for name in entries)

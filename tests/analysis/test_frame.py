@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.frame import to_frame
+from analysis.export import to_frame
 from tests.analysis.factory import RunDir, table_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweep.core.cells.cell import Cell, cell_to_json
+from sweep.core.cells.cell import Cell
+from sweep.core.encoding.plain import plain
 from tests.trainer.processes import ROOT, script
 from tests.trainer.programs.layouts import weights_hash
 from trainer.device import devices
@@ -41,7 +42,7 @@ class Shown:
 def run_layouts(folder: Path, n_ranks: int, cells: dict[str, Cell], timeout_s: float = 800) -> dict[str, Shown]:
     """Train all cells in one launch."""
     given, found = folder / f"cells-{n_ranks}.json", folder / f"shown-{n_ranks}.json"
-    given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
+    given.write_text(json.dumps({name: plain(made) for name, made in cells.items()}))
     done = script(str(DRIVER), str(n_ranks), str(given), str(found), timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr[-4000:]
     return {name: Shown(**shown) for name, shown in json.loads(found.read_text()).items()}

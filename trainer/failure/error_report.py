@@ -90,8 +90,6 @@ class ErrorReporter:
     """Writes this rank's error file, once, from whichever thread is first.
 
     Args:
-        folder: Folder of the error file.
-        ranks: This rank's place.
         progress: Step, phase and memory of this rank.
         keep_flight: Saves the record of the last collectives; called on every rank when communication failed.
     """

@@ -119,8 +119,6 @@ class StopWatcher:
     interpreter's C handler, however, writes the signal's number to a file descriptor at once, and a thread reads it.
 
     Args:
-        reporter: Writes the error file.
-        ranks: This rank's place.
         grace_s: Seconds in which the main thread may first report a cause of its own.
     """
 

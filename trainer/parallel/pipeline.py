@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import (
-    PipelineScheduleMulti,
-    PipelineScheduleSingle,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
+from torch.distributed.pipelining import PipelineStage, schedules
 
 from sweep.core.cells.parallelism import Schedule
 
@@ -33,14 +24,14 @@ if TYPE_CHECKING:
 
     LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-_SINGLE_STAGE_SCHEDULES: Mapping[Schedule, type[PipelineScheduleSingle]] = {
-    Schedule.GPIPE: ScheduleGPipe,
-    Schedule.ONE_F_ONE_B: Schedule1F1B,
+_SINGLE_STAGE_SCHEDULES: Mapping[Schedule, type[schedules.PipelineScheduleSingle]] = {
+    Schedule.GPIPE: schedules.ScheduleGPipe,
+    Schedule.ONE_F_ONE_B: schedules.Schedule1F1B,
 }
-_MULTI_STAGE_SCHEDULES: Mapping[Schedule, type[PipelineScheduleMulti]] = {
-    Schedule.INTERLEAVED_1F1B: ScheduleInterleaved1F1B,
-    Schedule.INTERLEAVED_ZERO_BUBBLE: ScheduleInterleavedZeroBubble,
-    Schedule.ZBV: ScheduleZBVZeroBubble,
+_MULTI_STAGE_SCHEDULES: Mapping[Schedule, type[schedules.PipelineScheduleMulti]] = {
+    Schedule.INTERLEAVED_1F1B: schedules.ScheduleInterleaved1F1B,
+    Schedule.INTERLEAVED_ZERO_BUBBLE: schedules.ScheduleInterleavedZeroBubble,
+    Schedule.ZBV: schedules.ScheduleZBVZeroBubble,
 }
 
 
@@ -134,7 +125,7 @@ def build_schedule(
     dtype: torch.dtype,
     device: torch.device,
     loss_function: LossFunction,
-) -> PipelineScheduleSingle | PipelineScheduleMulti:
+) -> schedules.PipelineScheduleSingle | schedules.PipelineScheduleMulti:
     """Build the cell's schedule over this rank's stages; stated shapes save a step that would infer them."""
     layout = cell.parallelism
     tokens, activations = _examples(cell, dtype)

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 from torch.distributed.tensor import DTensor
 
-from trainer.torch_private.preflight import (
-    TorchDispatchMode,
-    is_in_backward,
-    local_tensor,
-    observe_resizes,
-    storage_address,
-    tree_leaves,
-)
+from trainer.torch_private import preflight as private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
 _FORWARD, _BACKWARD = "activations", "temporary"
 
 
-class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
+class MemoryTracker(private.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
     """Tracks storages from allocation to release while the context is entered.
 
     Only sizes are noted at once. The kind of a storage is often known later (a reduced buffer becomes a gradient), so
@@ -52,7 +45,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     def __enter__(self) -> Self:
         # FSDP frees and refills its all-gathered parameters by resizing their storage, which is no tensor operation.
-        self._end_resizes = observe_resizes(self._resized)
+        self._end_resizes = private.observe_resizes(self._resized)
         return cast("Self", super().__enter__())  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def __exit__(self, *raised: Any) -> None:
@@ -66,7 +59,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
+        for leaf in private.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._note(leaf)
         return result
@@ -125,16 +118,16 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
     def _note(self, tensor: torch.Tensor) -> int | None:
         if isinstance(tensor, DTensor):
-            tensor = local_tensor(tensor)
+            tensor = private.local_tensor(tensor)
         if tensor.device.type == "meta":
             return None
         storage = tensor.untyped_storage()
-        address = storage_address(storage)
+        address = private.storage_address(storage)
         number = self._numbers.get(address)
         if number is None:
             number = next(self._next)
             self._numbers[address] = number
-            self._kinds[number] = self._kind or (_BACKWARD if is_in_backward() else _FORWARD)
+            self._kinds[number] = self._kind or (_BACKWARD if private.is_in_backward() else _FORWARD)
             self._sizes[number] = 0
             weakref.finalize(storage, self._ended, address, number)
         self._sized(number, storage.nbytes())
@@ -153,7 +146,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             self._sizes[number] = 0
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
-        number = self._numbers.get(storage_address(storage))
+        number = self._numbers.get(private.storage_address(storage))
         if number is not None:
             self._kinds[number] = "gathered_parameters"
             self._sized(number, storage.nbytes())

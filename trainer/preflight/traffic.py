@@ -10,14 +10,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from sweep.core.records.preflight_record import Traffic
-from trainer.torch_private.preflight import (
-    COLLECTIVES,
-    IN_PLACE_COLLECTIVES,
-    TorchDispatchMode,
-    group_of_collective,
-    operation_name,
-    tree_leaves,
-)
+from trainer.torch_private import preflight as private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,7 +73,7 @@ class GroupNames:
         )
 
 
-class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
+class TrafficCounter(private.TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
     """Counts collectives while the context is entered.
 
     Args:
@@ -99,7 +92,7 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
-        if func.namespace in COLLECTIVES and (op := _op_of(func)) is not None:
+        if func.namespace in private.COLLECTIVES and (op := _op_of(func)) is not None:
             self._count(op, func.namespace, (*args, *(kwargs or {}).values()), result)
         return result
 
@@ -113,16 +106,16 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         return tuple(sorted(made, key=lambda item: (-item.bytes, item.op, item.group)))
 
     def _count(self, op: str, namespace: str, args: Sequence[Any], result: Any) -> None:
-        ranks = _ranks(group_of_collective(args))
+        ranks = _ranks(private.group_of_collective(args))
         n_bytes = max(map(_n_bytes, (*args, result)), default=0)
         count, before = self._found.get((op, ranks), (0, 0))
         self._found[op, ranks] = (count + 1, before + n_bytes)
-        if namespace == IN_PLACE_COLLECTIVES and op not in ("send", "recv"):
+        if namespace == private.IN_PLACE_COLLECTIVES and op not in ("send", "recv"):
             self._on_buffers(_tensors(args))
 
 
 def _op_of(func: Any) -> str | None:
-    name = operation_name(func).lstrip("_")
+    name = private.operation_name(func).lstrip("_")
     return next((op for start, op in _OPS if name.startswith(start)), None)
 
 
@@ -131,7 +124,7 @@ def _ranks(group: dist.ProcessGroup) -> tuple[int, ...]:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in private.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _n_bytes(value: Any) -> int:

@@ -46,14 +46,9 @@ if TYPE_CHECKING:
 
 
 def run(file: CellFile, folder: Path, ranks: Ranks, reporter: ErrorReporter, *, started_at: float) -> None:
-    """Train the cell and write its records.
+    """Train the cell, which has been checked, write its records into the folder, and keep the reporter's progress.
 
-    Args:
-        file: The cell; it has been checked.
-        folder: Folder of the records.
-        ranks: This process's place.
-        reporter: Writes an error file; this function keeps its progress up to date.
-        started_at: Unix time at which the process began.
+    ``started_at`` is the Unix time at which the process began.
     """
     cell, progress = file.cell, reporter.progress
     compute = devices.open_compute(file.device.type, ranks.local_rank)

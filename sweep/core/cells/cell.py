@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 from fractions import Fraction
@@ -13,9 +12,7 @@ from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.canonical import canonical
-from sweep.core.encoding.codec import build
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.plain import plain
 
 
 class Precision(StrEnum):
@@ -113,26 +110,4 @@ def cell_id(cell: Cell) -> str:
     Leaving defaults out keeps the ids of old cells when a field with a default is added. Who fills a mapping by id
     must treat two different cells with one id as an error (:func:`sweep.core.grids.grid.expand` does).
     """
-    return hashlib.sha256(canonical_json(cell).encode()).hexdigest()[:16]
-
-
-def canonical_json(cell: Cell) -> str:
-    """The cell as sorted, compact JSON without the fields that are at their default.
-
-    Values are written as their field's type, so that ``lr=1`` and ``lr=1.0``, which are equal, are one text.
-    """
-    return canonical(cell)
-
-
-def cell_to_json(cell: Cell) -> dict[str, object]:
-    """Every field of the cell as plain JSON values, defaults included, for files that people read."""
-    return plain(cell)
-
-
-def cell_from_json(data: Mapping[str, object]) -> Cell:
-    """The inverse of :func:`cell_to_json`.
-
-    Raises:
-        ValueError: If a field is unknown, missing or of the wrong type.
-    """
-    return build(Cell, data, "cell")
+    return hashlib.sha256(canonical(cell).encode()).hexdigest()[:16]

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sweep.core.cells.cell import Cell, Checkpointing, Precision, cell_to_json
+from sweep.core.cells.cell import Cell, Checkpointing, Precision
 from sweep.core.cells.parallelism import Parallelism, Schedule
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight, Traffic
 from tests.trainer.cells import cell, write_cell
@@ -58,7 +59,7 @@ TWO = {
 @pytest.mark.torchrun
 def test_what_two_real_ranks_hold_and_send_is_found_exactly_and_their_peak_nearly(tmp_path: Path) -> None:
     given, out = tmp_path / "cells.json", tmp_path / "out.json"
-    given.write_text(json.dumps({name: cell_to_json(made) for name, made in TWO.items()}))
+    given.write_text(json.dumps({name: plain(made) for name, made in TWO.items()}))
     done = torchrun(2, str(DRIVER), str(given), str(out), TORCH_FR_BUFFER_SIZE="20000")
     assert done.returncode == 0, done.stderr
     for rank, measured in enumerate(json.loads(out.read_text())):

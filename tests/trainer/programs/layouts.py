@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from sweep.core.cells.cell import Cell, cell_from_json
+from sweep.core.cells.cell import Cell
+from sweep.core.encoding.codec import build
 from tests.trainer.emulated_flash import ring_on_cpu
 from trainer.device import devices
 from trainer.failure.error_report import RankProgress
@@ -131,7 +132,7 @@ def show(cell: Cell, ranks: Ranks, compute: devices.Compute) -> dict[str, object
 
 def train_all(ranks: Ranks, store: Path, given: Path, found: Path) -> None:
     """One rank: all cells, one after the other."""
-    cells = {name: cell_from_json(data) for name, data in json.loads(given.read_text()).items()}
+    cells = {name: build(Cell, data, "cell") for name, data in json.loads(given.read_text()).items()}
     compute = devices.open_compute("cpu", ranks.local_rank)
     torch.set_num_threads(1)
     if ranks.world_size > 1:

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.tensor import DTensor
 
-from sweep.core.cells.cell import Cell, cell_from_json
+from sweep.core.cells.cell import Cell
+from sweep.core.encoding.codec import build
 from trainer.device import devices
 from trainer.failure.process_exit import leave
 from trainer.process.ranks import Ranks
@@ -85,7 +86,7 @@ def measure(cell: Cell, ranks: Ranks) -> dict[str, Any]:
 
 
 def main() -> None:
-    cells = {name: cell_from_json(data) for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
+    cells = {name: build(Cell, data, "cell") for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
     ranks = Ranks.from_environment(os.environ)
     torch.set_num_threads(1)
     with session.process_group(devices.open_compute("cpu", ranks.local_rank), ranks, 60.0):

@@ -16,7 +16,8 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from sweep.core.cells.cell import Cell, cell_from_json
+from sweep.core.cells.cell import Cell
+from sweep.core.encoding.codec import build
 from trainer.device import devices
 from trainer.failure.process_exit import leave
 from trainer.process.ranks import Ranks
@@ -60,7 +61,7 @@ def norms(cell: Cell, ranks: Ranks) -> list[float]:
 
 
 def main() -> None:
-    cells = {name: cell_from_json(data) for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
+    cells = {name: build(Cell, data, "cell") for name, data in json.loads(Path(sys.argv[1]).read_text()).items()}
     ranks = Ranks.from_environment(os.environ)
     torch.set_num_threads(1)
     with session.process_group(devices.open_compute("cpu", ranks.local_rank), ranks, 60.0):

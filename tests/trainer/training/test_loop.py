@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-from sweep.core.cells.cell import Cell, Precision, cell_to_json
+from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
+from sweep.core.encoding.plain import plain
 from sweep.core.records.layout import PROGRESS_FILE
 from sweep.core.records.progress import Progress
 from tests.trainer.cells import cell
@@ -146,7 +147,7 @@ def test_no_step_of_several_ranks_reads_a_value_on_the_host(tmp_path: Path) -> N
         "fp16 pp": cell(gpus=2, parallelism=pipeline, micro_batch=2, precision=Precision.FP16),
     }
     given, out = tmp_path / "cells.json", tmp_path / "norms.json"
-    given.write_text(json.dumps({name: cell_to_json(made) for name, made in cells.items()}))
+    given.write_text(json.dumps({name: plain(made) for name, made in cells.items()}))
     done = torchrun(2, str(ROOT / "tests" / "trainer" / "programs" / "no_host_sync.py"), str(given), str(out))
     assert done.returncode == 0, done.stderr[-4000:]
     norms = json.loads(out.read_text())

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweep.core.cells.batch import BatchKind, BatchRule
-from sweep.core.cells.cell import Cell, Checkpointing, Precision, canonical_json, cell_from_json, cell_id, cell_to_json
+from sweep.core.cells.cell import Cell, Checkpointing, Precision, cell_id
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.canonical import canonical
+from sweep.core.encoding.codec import build
+from sweep.core.encoding.plain import plain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cell_ids.json"
 LLAMA2_7B = ModelShape(
@@ -70,7 +72,7 @@ def test_the_golden_list_covers_every_cell_here() -> None:
 @pytest.mark.parametrize("entry", json.loads(GOLDEN.read_text()), ids=lambda entry: entry["name"])
 def test_an_id_never_changes_between_versions(entry: dict[str, str]) -> None:
     cell = CELLS[entry["name"]]
-    assert canonical_json(cell) == entry["canonical"]
+    assert canonical(cell) == entry["canonical"]
     assert cell_id(cell) == entry["cell_id"]
 
 
@@ -84,7 +86,7 @@ def test_an_id_is_sixteen_hex_digits() -> None:
 
 
 def test_fields_at_their_default_are_left_out() -> None:
-    found = json.loads(canonical_json(CELL))
+    found = json.loads(canonical(CELL))
     assert "precision" not in found
     assert "trainer" not in found
     assert found["parallelism"] == {"dp_shard": 8}
@@ -149,14 +151,14 @@ def test_very_many_values_of_a_field_do_not_fill_the_memory_and_stay_right() -> 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_survives_json(name: str) -> None:
-    text = json.dumps(cell_to_json(CELLS[name]))
-    back = cell_from_json(json.loads(text))
+    text = json.dumps(plain(CELLS[name]))
+    back = build(Cell, json.loads(text), "cell")
     assert back == CELLS[name]
     assert cell_id(back) == cell_id(CELLS[name])
 
 
 def test_json_of_a_cell_has_every_field_defaults_included() -> None:
-    data = cell_to_json(CELL)
+    data = plain(CELL)
     assert set(data) == {item.name for item in fields(Cell)}
     assert set(data["trainer"]) == {item.name for item in fields(TrainerSettings)}  # type: ignore[call-overload]
 
@@ -179,7 +181,7 @@ def test_any_cell_survives_json_with_its_id(
         compile=compile,
         trainer=TrainerSettings(lr=lr, seed=seed, steps=steps),
     )
-    back = cell_from_json(json.loads(json.dumps(cell_to_json(cell))))
+    back = build(Cell, json.loads(json.dumps(plain(cell))), "cell")
     assert (back, cell_id(back)) == (cell, cell_id(cell))
 
 
@@ -202,28 +204,28 @@ def test_any_cell_survives_json_with_its_id(
 )
 def test_a_damaged_cell_is_refused_and_the_field_is_named(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cell_from_json({**cell_to_json(CELL), **change})
+        build(Cell, {**plain(CELL), **change}, "cell")
 
 
 def test_equal_parts_of_another_type_are_refused_even_where_the_right_one_was_seen_before() -> None:
-    data = cell_to_json(CELL)
-    assert cell_from_json(data) == CELL
+    data = plain(CELL)
+    assert build(Cell, data, "cell") == CELL
     layout = {**data["parallelism"], "async_tp": 0}  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="async_tp=0 is not true or false"):
-        cell_from_json({**data, "parallelism": layout})
+        build(Cell, {**data, "parallelism": layout}, "cell")
 
 
 def test_a_missing_field_is_named() -> None:
-    data = cell_to_json(CELL)
+    data = plain(CELL)
     del data["seq_len"]
     with pytest.raises(ValueError, match="seq_len"):
-        cell_from_json(data)
+        build(Cell, data, "cell")
 
 
 @pytest.mark.parametrize("data", [None, 5, "cell", [1]])
 def test_what_is_no_mapping_is_no_cell(data: object) -> None:
     with pytest.raises(ValueError, match="is not a mapping"):
-        cell_from_json(data)  # type: ignore[arg-type]
+        build(Cell, data, "cell")
 
 
 @pytest.mark.parametrize("name", ["nodes", "gpus_per_node", "global_batch", "micro_batch", "seq_len"])
