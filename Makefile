@@ -1,5 +1,5 @@
-# Everything runs in .venv, which the first target that needs it makes; it is renewed only when pyproject.toml or
-# constraints.txt change.
+# Everything runs in .venv, which the first target that needs it makes; it is renewed only when pyproject.toml,
+# constraints.txt or requirements.lock change.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -8,12 +8,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# uv and pip-audit, for `lock` and `audit` only.
+TOOLS := .venv-tools
 SLURM_DIR ?= .slurm
 # Folders under type checking and the tests of `check`; one that does not exist is left out.
 TYPED := $(wildcard sweep trainer analysis tools)
 UNIT := not slurm and not torchrun and not slow
 
-.PHONY: help venv demo test check lint ruff mypy imports unit cov fmt lock slurm-up slurm-down bench clean
+.PHONY: help venv demo test check lint ruff mypy imports unit cov fmt lock audit slurm-up slurm-down bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +24,7 @@ help: ## Show this list
 venv: $(STAMP) ## Make .venv with the project and all its extras, editable
 
 # ensurepip is what Debian leaves out of python3; the package that brings it is named after the interpreter's version.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "make: $(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
@@ -32,7 +35,9 @@ $(STAMP): pyproject.toml constraints.txt
 	    echo "make: $(PYTHON) cannot make virtual environments; on Debian: sudo apt-get install $$package" >&2; exit 1; \
 	  fi; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trainer,analysis,dev]'
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(STAMP) ## Run the weak-scaling sweep on this machine, without Slurm
@@ -65,11 +70,23 @@ fmt: $(STAMP) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-lock: $(STAMP) ## Rewrite constraints.txt from what .venv holds
+$(TOOLS)/.installed:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip --quiet --disable-pip-version-check install uv pip-audit
+	@touch $@
+
+lock: $(STAMP) $(TOOLS)/.installed ## Rewrite constraints.txt and requirements.lock from what .venv holds
 	@grep '^#' constraints.txt > constraints.tmp
-	@$(BIN)/python -m pip freeze --disable-pip-version-check --exclude-editable | sed -E 's/^(torch==[^+]*)\+.*/\1/' \
+	@$(PIP) freeze --all --exclude pip --exclude-editable | sed -E 's/^(torch==[^+]*)\+.*/\1/' \
 	  | grep -Ev '^(nvidia-[^m]|nvidia_|triton==)|@ file' >> constraints.tmp || { rm -f constraints.tmp; exit 1; }
 	@mv constraints.tmp constraints.txt
+	@grep '^#' requirements.lock > lock.tmp
+	@$(TOOLS)/bin/uv pip compile --quiet constraints.txt --python-version 3.11 --no-deps --no-emit-package torch \
+	  --generate-hashes --no-annotate --no-header >> lock.tmp || { rm -f lock.tmp; exit 1; }
+	@mv lock.tmp requirements.lock
+
+audit: $(TOOLS)/.installed ## Ask for known vulnerabilities of what constraints.txt pins (by hand: it needs the network)
+	$(TOOLS)/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
 
 slurm-up: ## Start a private Slurm on this machine
 	$(PYTHON) tools/private_slurm.py up --dir $(SLURM_DIR)
