@@ -8,6 +8,7 @@ from sweep.config.errors import ConfigError
 from sweep.config.hydra_api import GrammarError, compose_files, parse_override
 from sweep.config.keys import CHOICES
 from sweep.config.library import PRIMARY, Library, unreadable
+from sweep.config.secrets import refuse_secrets
 from sweep.core.cells.axes import AXES
 from sweep.core.encoding.frozen import dataclass
 
@@ -64,15 +65,16 @@ def compose(library: Library, choices: Mapping[str, str], assignments: Sequence[
     """The composed configuration as plain values; axes are below ``axes``, the trainer's settings below ``trainer``.
 
     Raises:
-        ConfigError: If a file cannot be read, or refers to a file or key that does not exist.
+        ConfigError: If a file cannot be read, refers to a file or key that does not exist, or holds a secret.
     """
     # Keys are checked before: ++ sets them whether or not a file mentions them.
     overrides = [f"{'+' if group == 'grid' else ''}{group}={name}" for group, name in choices.items()]
     overrides += [f"++{_path(item.key)}={item.text}" for item in assignments]
     try:
-        composed = compose_files(PRIMARY, overrides, shipped=library.shipped, own=library.own)
+        written, composed = compose_files(PRIMARY, overrides, shipped=library.shipped, own=library.own)
     except Exception as error:  # yaml, omegaconf, hydra and the file system each raise their own
         raise unreadable(error) from error
+    refuse_secrets(written, composed, library.secrets)
     assert isinstance(composed, dict), "the root is a mapping"
     return {str(key): value for key, value in composed.items()}
 

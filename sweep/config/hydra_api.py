@@ -69,8 +69,8 @@ class _OwnFirst(SearchPathPlugin):
             search_path.prepend("own", str(self.folder), anchor="main")
 
 
-def compose_files(primary: str, overrides: Sequence[str], *, shipped: Path, own: Path | None) -> Any:
-    """The composed configuration as plain values.
+def compose_files(primary: str, overrides: Sequence[str], *, shipped: Path, own: Path | None) -> tuple[Any, Any]:
+    """The composed configuration as plain values: with its interpolations as written, and with them resolved.
 
     Args:
         primary: Name of the root file, in ``shipped``.
@@ -82,7 +82,9 @@ def compose_files(primary: str, overrides: Sequence[str], *, shipped: Path, own:
         Exception: Of yaml, omegaconf, hydra and the file system, each its own.
     """
     with _hydra(shipped, own):
-        return OmegaConf.to_container(hydra_compose(primary, list(overrides)), resolve=True, throw_on_missing=True)
+        composed = hydra_compose(primary, list(overrides))
+        written = OmegaConf.to_container(composed)
+        return written, OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
 
 
 @contextmanager

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
 from sweep.config.errors import ConfigError, listed
+from sweep.config.secrets import refuse_secrets
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.nearest import did_you_mean
+from sweep.core.jobs.secrets import SecretFinder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GROUPS = ("grid", "cluster", "trainer", "policy", "model", "hardware")
 PRIMARY = "config"
@@ -36,20 +42,27 @@ class Library:
     Attributes:
         shipped: The folder that comes with the package.
         own: The user's folder, searched first.
+        secrets: Finds secrets, which no file may hold.
     """
 
     shipped: Path
     own: Path | None = None
+    secrets: SecretFinder
 
     @classmethod
-    def at(cls, config_dir: Path | None) -> Library:
+    def at(cls, config_dir: Path | None, environ: Mapping[str, str] | None = None) -> Library:
         """The library of the shipped files and, before them, of a user's folder.
+
+        Args:
+            config_dir: The user's folder.
+            environ: The environment whose secrets no file may hold; None: the process's own.
 
         Raises:
             ConfigError: If the folder does not exist, or holds a root file.
         """
+        secrets = SecretFinder(os.environ if environ is None else environ)
         if config_dir is None:
-            return cls(shipped=shipped_conf())
+            return cls(shipped=shipped_conf(), secrets=secrets)
         own = config_dir.expanduser().resolve()
         if not own.is_dir():
             raise ConfigError(f"--config-dir {config_dir}: there is no such folder.")
@@ -58,7 +71,7 @@ class Library:
                 f"{own / PRIMARY}.yaml would take the place of the tool's own root. Rename it; a folder for "
                 f"--config-dir holds files in {', '.join(f'{group}/' for group in GROUPS)}."
             )
-        return cls(shipped=shipped_conf(), own=own)
+        return cls(shipped=shipped_conf(), own=own, secrets=secrets)
 
     def _folders(self, group: str) -> list[Path]:
         return [folder / group for folder in (self.own, self.shipped) if folder is not None]
@@ -85,13 +98,15 @@ class Library:
         """The content of the file of that name.
 
         Raises:
-            ConfigError: If there is none, or it cannot be read.
+            ConfigError: If there is none, it cannot be read, or it holds a secret.
         """
         path = self.path(group, name)
         try:
-            content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+            loaded = OmegaConf.load(path)
+            written, content = OmegaConf.to_container(loaded), OmegaConf.to_container(loaded, resolve=True)
         except Exception as error:  # yaml, omegaconf and the file system each raise their own
             raise unreadable(error, path) from error
+        refuse_secrets(written, content, self.secrets, path)
         if not isinstance(content, dict):
             raise ConfigError(f"{path} does not hold `name: value` lines but {type(content).__name__}.")
         return {str(key): value for key, value in content.items()}

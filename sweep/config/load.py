@@ -123,7 +123,7 @@ class _Request:
 def _request(
     overrides: Sequence[str], config_dir: Path | None, environ: Mapping[str, str] | None, *, needs_grid: bool
 ) -> _Request:
-    library = Library.at(config_dir)
+    library = Library.at(config_dir, environ)
     assignments = parse(overrides)
     choices = _choices(library, assignments, os.environ if environ is None else environ, needs_grid=needs_grid)
     others = [item for item in assignments if item.key not in CHOICES]

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.config.errors import ConfigError, explained
 from sweep.config.keys import check_fields, fit
+from sweep.config.secrets import refuse_named_secrets
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES, OutcomeRule
 from sweep.core.cells.cell import Precision
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.encoding.codec import build, convert_value
-from sweep.core.jobs.secrets import is_secret, secrets_in
 from sweep.core.settings.policy import Policy
-from sweep.core.settings.spec import ClusterSpec, SlurmSpec
+from sweep.core.settings.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -113,31 +113,7 @@ def _check_cluster(found: ClusterSpec) -> None:
     for key in ("result_grace_s", "lost_after_s", "hang_grace_s"):
         if getattr(found, key) < 0:
             raise ConfigError(f"cluster.{key}={getattr(found, key)} is negative. Give 0 or more.")
-    for name in found.launch.environment:
-        if is_secret(name):
-            raise ConfigError(
-                f"cluster.launch.environment.{name} sounds like a secret, and would be written into the run directory. "
-                "Leave it out: export it where the sweep is started (jobs inherit it), or read it from a file of your "
-                "own in a line of cluster.slurm.setup."
-            )
-    _check_site_words(found.slurm)
+    refuse_named_secrets(found)
     first, last = found.launch.port_range
     if not 1024 <= first <= last <= 65535:
         raise ConfigError(f"cluster.launch.port_range=[{first},{last}] is not a range of ports within 1024 to 65535.")
-
-
-def _check_site_words(slurm: SlurmSpec) -> None:
-    """Refuse secrets in a site's own words, which stand in the job script: it is kept in the run directory."""
-    words = {
-        "setup": slurm.setup,
-        "container": slurm.container,
-        "srun_args": slurm.srun_args,
-        "sbatch": [str(value) for value in slurm.sbatch.values()],
-    }
-    for key, texts in words.items():
-        for name in (name for text in texts for name in secrets_in(text)):
-            raise ConfigError(
-                f"cluster.slurm.{key}: {name}=... sounds like a secret, and would be written into the job script, "
-                "which is kept. Leave it out: export it where the sweep is started (jobs inherit it), or read it from "
-                f"a file of your own in a line of setup: export {name}=$(cat FILE)."
-            )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_reader import RunDirError
-from sweep.core.jobs.secrets import redacted_text
+from sweep.core.jobs.secrets import SecretFinder, redacted_text
+from sweep.core.jobs.sources import SOURCE_PACKAGES
 from sweep.files import write_atomically
 
 if TYPE_CHECKING:
@@ -18,12 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROVENANCE_DIR = "provenance"
+_RUN = (*SOURCE_PACKAGES, "conf")
 _PACKAGES = ("scaling-sweep", "submitit", "hydra-core", "omegaconf", "torch", "numpy", "pandas", "nvidia-ml-py")
 _LARGEST_DIFF = 4 * 1024 * 1024
 
 
 def collect(*, command: Sequence[str], sources: Path, run_dir: Path) -> dict[str, object]:
-    """Provenance of what is submitted now; an uncommitted diff is kept in the run directory, named by its hash.
+    """Provenance of what is submitted now; an uncommitted diff of what is run is kept in the run directory.
 
     Args:
         command: The command line as typed.
@@ -33,12 +36,13 @@ def collect(*, command: Sequence[str], sources: Path, run_dir: Path) -> dict[str
     Raises:
         RunDirError: If the diff cannot be kept there.
     """
+    secrets = SecretFinder(os.environ)
     return {
-        "command": [redacted_text(word) for word in command],
+        "command": [secrets.redacted(redacted_text(word)) for word in command],
         "python": platform.python_version(),
         "submitted_from": socket.gethostname(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        **_git(sources, run_dir),
+        **_git(sources, run_dir, secrets),
     }
 
 
@@ -49,16 +53,17 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _git(sources: Path, run_dir: Path) -> dict[str, object]:
+def _git(sources: Path, run_dir: Path, secrets: SecretFinder) -> dict[str, object]:
     commit = _run_git(sources, "rev-parse", "HEAD")
     if commit is None or _run_git(sources, "ls-files", "--error-unmatch", "sweep/__init__.py") is None:
         return {"git_commit": None, "git_is_dirty": None, "git_diff": None}
-    status = _run_git(sources, "status", "--porcelain", "--untracked-files=no") or ""
-    diff = _run_git(sources, "diff", "HEAD", "--binary") if status.strip() else ""
+    status = _run_git(sources, "status", "--porcelain", "--untracked-files=no", "--", *_RUN) or ""
+    # The rest of the repository may hold anything, and a run directory is given away.
+    diff = _run_git(sources, "diff", "HEAD", "--binary", "--", *_RUN) if status.strip() else ""
     return {
         "git_commit": commit.strip(),
         "git_is_dirty": bool(status.strip()),
-        "git_diff": _keep_diff(diff, run_dir) if diff else None,
+        "git_diff": _keep_diff(secrets.redacted(diff), run_dir) if diff else None,
     }
 
 

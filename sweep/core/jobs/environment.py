@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sweep.core.jobs.secrets import REDACTED, SOUNDS_SECRET
+from sweep.core.jobs.secrets import REDACTED, SOUNDS_SECRET, SecretFinder, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,9 +23,10 @@ _KEPT_OF_INHERITED = ("SLURM_CONF",)
 
 
 def relevant(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that can change a number, sorted by name, with anything named like a secret redacted."""
+    """The variables that can change a number, sorted by name; what is named like a secret, or is one, is redacted."""
+    secrets = SecretFinder(environ)
     return {
-        name: REDACTED if SOUNDS_SECRET.search(name) else value
+        name: REDACTED if SOUNDS_SECRET.search(name) or is_secret(name) else secrets.redacted(value)
         for name, value in sorted(environ.items())
         if _RELEVANT.search(name)
     }
