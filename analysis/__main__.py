@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import sys
+import traceback
 from pathlib import Path
 
 try:
@@ -13,6 +14,7 @@ try:
     from analysis.figures.figure import write_figures
     from analysis.load import LoadError, load
     from analysis.table import build
+    from sweep.core.encoding.visible import visible
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in ("analysis", "sweep", ""):
         raise  # a defect of this project, no missing package
@@ -41,16 +43,16 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         table = build(load(options.run_dir), mix_fingerprints=options.mix_fingerprints)
     except LoadError as error:
-        print(f"analysis: {error}", file=sys.stderr)
+        print(visible(f"analysis: {error}"), file=sys.stderr)
         return 2
     for warning in table.warnings:
-        print(f"analysis: {warning}", file=sys.stderr)
+        print(visible(f"analysis: {warning}"), file=sys.stderr)
     out = options.out or options.run_dir
     try:
         written = write_tables(table, out)
         figures = write_figures(table, out)
     except OSError as error:
-        print(f"analysis: cannot write to {error.filename or out}: {error.strerror or error}", file=sys.stderr)
+        print(visible(f"analysis: cannot write to {error.filename or out}: {error.strerror or error}"), file=sys.stderr)
         return 2
     _print(to_text(table), *written, *figures, *([] if figures else ["no figure: nothing was measured yet"]))
     return 3 if table.refused else 0
@@ -61,10 +63,14 @@ def _print(*lines: object) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        print(*lines, sep="\n", flush=True)
+        print(*(visible(str(line)) for line in lines), sep="\n", flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception:  # a defect; its message may quote a record
+        print(visible(traceback.format_exc()), end="", file=sys.stderr)
+        sys.exit(1)

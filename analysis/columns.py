@@ -6,6 +6,7 @@ import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from analysis.escape import one_line
 from sweep.core.cells.axes import ALL_AXES
 
 if TYPE_CHECKING:
@@ -31,11 +32,6 @@ class Column:
     """How people read its value in a row."""
     is_measure: bool = False
     """True if people see it in every table in which it is not wholly blank."""
-
-
-def one_line(text: str) -> str:
-    """The text without line breaks, control characters and runs of blanks."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def text_of(value: Value) -> str:

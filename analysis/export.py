@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.bootstrap import CONFIDENCE, MIN_STEPS, N_DRAWS
-from analysis.columns import COLUMNS, one_line, readable_columns, significant, text_of
+from analysis.columns import COLUMNS, readable_columns, significant, text_of
+from analysis.escape import markdown, one_line
 from sweep.core.encoding.message import counted
+from sweep.core.encoding.visible import visible
 from sweep.core.grids.series import Envelope, SeriesKind
 from sweep.core.records.layout import TABLES_DIR
 from sweep.files import write_atomically
@@ -89,13 +91,13 @@ def to_markdown(table: Table) -> str:
     """The readable columns as a Markdown table, with a caption that says how to read them."""
     titles, cells = readable(table)
     numeric = [all(_is_figure(row[i]) for row in cells) for i in range(len(titles))]
-    lines = [f"# {table.sweep.grid}", "", *caption(table), ""]
+    lines = [f"# {markdown(table.sweep.grid)}", "", *caption(table), ""]
     lines.append(_markdown_row(titles))
     lines.append(_markdown_row(["---:" if right else "---" for right in numeric]))
-    lines += [_markdown_row([escape(text) for text in row]) for row in cells]
+    lines += [_markdown_row([markdown(text) for text in row]) for row in cells]
     for heading, items in (("Reasons", reasons(table)), ("Notes", table.notes), ("Software", software(table))):
         if items:
-            lines += ["", f"**{heading}**", "", *(f"- {escape(item)}" for item in items)]
+            lines += ["", f"**{heading}**", "", *(f"- {markdown(item)}" for item in items)]
     return "\n".join(lines) + "\n"
 
 
@@ -126,7 +128,7 @@ def to_text(table: Table) -> str:
     if len(shown) > _MAX_REASONS:
         shown = [*shown[:_MAX_REASONS], f"and {len(shown) - _MAX_REASONS} more reasons, in the tables"]
     lines += ["", *shown, *table.notes] if shown or table.notes else []
-    return "\n".join(lines) + "\n"
+    return visible("\n".join(lines) + "\n")
 
 
 _DEFINITIONS: Mapping[SeriesKind, str] = {
@@ -144,20 +146,14 @@ _DEFINITIONS: Mapping[SeriesKind, str] = {
 }
 
 
-def escape(text: str) -> str:
-    """The text for Markdown, in which it would break a table or be taken for markup, as a log's text may be."""
-    for char in "\\|`*<":
-        text = text.replace(char, f"\\{char}")
-    return one_line(text)
-
-
 def caption(table: Table) -> list[str]:
     """Lines that say how to read the table: its origin, its quantities and its holes."""
     sweep, origin = table.sweep, table.provenance
-    devices = ", ".join(escape(name) for name in origin.devices) or "no device has reported yet"
+    devices = ", ".join(markdown(name) for name in origin.devices) or "no device has reported yet"
     lines = [
-        f"Grid `{sweep.grid}` on cluster `{sweep.cluster}` at {sweep.scale} scale; batch rule `{sweep.batch_kind}`; "
-        f"source: {', '.join(origin.sources) or 'nothing measured yet'}; devices: {devices}.",
+        f"Grid `{markdown(sweep.grid)}` on cluster `{markdown(sweep.cluster)}` at {markdown(sweep.scale)} scale; "
+        f"batch rule `{sweep.batch_kind}`; source: {markdown(', '.join(origin.sources)) or 'nothing measured yet'}; "
+        f"devices: {devices}.",
         _DEFINITIONS[sweep.series.kind] + _baseline(table) + _envelope(table),
         f"FLOPs are counted as `{sweep.flop_convention}`. Step time is the median of the window with its "
         f"{CONFIDENCE:.0%} interval (circular block bootstrap, {N_DRAWS} draws, repeats resampled whole; none for "
@@ -169,12 +165,12 @@ def caption(table: Table) -> list[str]:
 
 def _baseline(table: Table) -> str:
     spec = table.sweep.series
-    named = ", ".join(f"{name}={value}" for name, value in spec.baseline.items())
+    named = markdown(", ".join(f"{name}={value}" for name, value in spec.baseline.items()))
     if not named:
         return " No baseline is named."
     found = [row for row in table.rows if row.is_baseline and row.is_measured and row.is_chosen]
     shown = [
-        f"{row['cell']} (at {row['gpus']} GPU{'' if row['gpus'] == 1 else 's'}: "
+        f"{markdown(str(row['cell']))} (at {row['gpus']} GPU{'' if row['gpus'] == 1 else 's'}: "
         f"{significant(row.number('tokens_per_s_per_gpu'), 5)} tokens/s/GPU)"
         for row in found[:3]
     ]

@@ -20,3 +20,10 @@ if __name__ == "__main__":
             file=sys.stderr,
         )
         sys.exit(2)
+    except Exception:  # a defect; its message may quote a record or a log
+        import traceback
+
+        from sweep.core.encoding.visible import visible
+
+        print(visible(traceback.format_exc()), end="", file=sys.stderr)
+        sys.exit(1)

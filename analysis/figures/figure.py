@@ -42,6 +42,7 @@ _STYLE: Any = {
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "pdf.fonttype": 42,
+    "text.parse_math": False,  # a name with a dollar sign is no formula
 }
 _COLUMN = "tokens_per_s_per_gpu"
 _GREY = "#777777"

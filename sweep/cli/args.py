@@ -48,6 +48,7 @@ class Arguments:
         cells: Cell ids, or the first digits of them (logs, cancel, status).
         all_cells: True to cancel every cell.
         follow: True to print logs as they grow, until the attempt ends.
+        raw: True to print logs with their control characters, which a terminal obeys.
         attempt: The attempt whose logs are printed; None: the latest.
         repeat: The repeat whose logs are printed.
         where: A condition over axes, such as ``nodes > 4``, that chooses cells to cancel; None: no condition.
@@ -63,6 +64,7 @@ class Arguments:
     cells: tuple[str, ...] = ()
     all_cells: bool = False
     follow: bool = False
+    raw: bool = False
     attempt: int | None = None
     repeat: int = 1
     where: str | None = None
@@ -100,6 +102,7 @@ def parse(argv: Sequence[str]) -> Arguments | None:
         cells=cells,
         all_cells=getattr(names, "all", False),
         follow=getattr(names, "follow", False),
+        raw=getattr(names, "raw", False),
         attempt=getattr(names, "attempt", None),
         repeat=getattr(names, "repeat", 1),
         where=getattr(names, "where", None),
@@ -124,6 +127,7 @@ def _parser(verb: str) -> _Parser:
         parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS")
     if verb == "logs":
         parser.add_argument("--follow", "-f", action="store_true")
+        parser.add_argument("--raw", action="store_true")
         parser.add_argument("--attempt", type=_whole_number)
         parser.add_argument("--repeat", type=_whole_number, default=1)
     return parser
@@ -193,7 +197,8 @@ flags:
   --nodes            (status) nodes that attempts on this cluster blame, with the evidence
   --all, --where C   (cancel) every cell of the run, or those that meet a condition such as 'nodes > 4 and tp == 1'
   --no-job           (doctor) submit nothing; --timeout SECONDS to wait for its small job (120)
-  --follow           (logs) go on as they grow; --attempt N and --repeat N choose other than the latest
+  --follow           (logs) go on as they grow; --attempt N and --repeat N choose other than the latest;
+                     --raw prints colours and other control characters as they are
 
 status CELL shows every attempt at a cell and why it ended as it did.
 status, logs, cancel and tables find the run directory below runs/ when there is one, or take run_dir=DIR or +grid=NAME.

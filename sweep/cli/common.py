@@ -6,17 +6,16 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.run_reader import find_run_dirs
-from sweep.cli.console import PlainConsole
+from sweep.cli.console import console_of
 from sweep.core.attempts.history import fold
 from sweep.core.records.layout import LEDGER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import TextIO
 
     from rich.console import Console
 
@@ -44,15 +43,7 @@ def load_spec(asked: Arguments) -> SweepSpec:
 
 def consoles() -> tuple[Console, Console]:
     """Standard output and standard error."""
-    return _console(sys.stdout, is_error=False), _console(sys.stderr, is_error=True)
-
-
-def _console(stream: TextIO, *, is_error: bool) -> Console:
-    if not stream.isatty():
-        return cast("Console", PlainConsole(stream))
-    from rich.console import Console as RichConsole
-
-    return RichConsole(stderr=is_error)
+    return console_of(sys.stdout), console_of(sys.stderr)
 
 
 def print_notes(console: Console, notes: Iterable[str]) -> None:

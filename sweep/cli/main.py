@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.run_reader import PRIVATE_UMASK
 from sweep.cli import args as arguments
 from sweep.cli.common import BAD_USAGE, INTERRUPTED, OK, CommandError
+from sweep.cli.console import print_error
+from sweep.core.encoding.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,14 +41,13 @@ def main(argv: Sequence[str]) -> int:
     except PermissionError as error:
         if error.filename is None:
             raise  # not about a file
-        print(
+        print_error(
             f"error: {error.filename}: {error.strerror}. A run directory is its owner's alone; its owner can open it "
-            "to a group: chmod 750 to read, chmod 2770 to write.",
-            file=sys.stderr,
+            "to a group: chmod 750 to read, chmod 2770 to write."
         )
         return BAD_USAGE
     except _expected_errors() as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(f"error: {error}")
         return BAD_USAGE
 
 
@@ -80,5 +81,5 @@ def _help(argv: Sequence[str]) -> int:
     config_dir = None
     if "--config-dir" in argv[:-1]:
         config_dir = Path(argv[argv.index("--config-dir") + 1])
-    print(arguments.help_text(grids(config_dir)))
+    print(visible(arguments.help_text(grids(config_dir))))
     return OK

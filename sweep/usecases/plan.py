@@ -37,7 +37,7 @@ def sweep_file_of(spec: SweepSpec, expansion: Expansion, *, own_name: str | None
         rejections=expansion.rejections,
         policy=spec.policy,
         own_name=own_name,
-        scheduler=spec.cluster.scheduler.value,
+        scheduler=spec.cluster.scheduler,
         accounting=spec.cluster.slurm.sacct,
     )
 

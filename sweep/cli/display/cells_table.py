@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sweep.cli.console import PlainConsole
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted
+from sweep.core.encoding.visible import visible_line
 from sweep.core.grids.series import varied_axes
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def print_cells(
             at_most = cell.gpus * (action.walltime_min or walltime_min) / 60
             row.append(f"{at_most:,.1f}" if action.kind in _TO_COME else "")
         rows.append([*row, _why(status)])
+    header, *rows = ([visible_line(cell) for cell in row] for row in (header, *rows))
     right = {*repeat, *axes, "GPUs", "global batch", *cost}
     if isinstance(console, PlainConsole):
         console.print_table(header, rows, right=right)

@@ -73,10 +73,12 @@ def print_attempts(
     console: Console, cell_id: str, content: SweepFile, history: History, run_dir: RunRecords, seen: Observation
 ) -> None:
     """Print every attempt at a cell: times, nodes, outcome, and the evidence in the order in which it decides."""
+    from rich.markup import escape
+
     for attempt in attempts_as_json(cell_id, content, history, run_dir, seen):
         title = f"repeat {attempt['repeat']} attempt {attempt['attempt']}: {attempt['outcome'] or attempt['state']}"
         title += "" if attempt["recorded"] else " (not recorded yet)"
-        console.print(f"[bold]{title}[/bold]", highlight=False)
+        console.print(f"[bold]{escape(title)}[/bold]", highlight=False)
         for name, text in _facts(attempt):
             if text:
                 console.print(f"  {name:<18} {text}", highlight=False, markup=False, soft_wrap=True)
@@ -142,10 +144,10 @@ def print_nodes(
 
     found = evidence_of(unexpired(blames, now=now, expiry_h=expiry_h))
     if not found:
-        console.print(f"no node of {cluster} is blamed by any attempt of the last {expiry_h:g} hours.", highlight=False)
+        console.print(f"no node of {cluster} is blamed by any attempt of the last {expiry_h:g} hours.", markup=False)
         return
     for node, cells, reason in found:
         state = "[red]excluded[/red]" if cells >= after else "watched"
         reason_text = f"blamed by {counted(cells, 'cell')}; latest: {escape(reason)}"
-        console.print(f"{node}: {state}, {reason_text}", highlight=False, soft_wrap=True)
+        console.print(f"{escape(node)}: {state}, {reason_text}", highlight=False, soft_wrap=True)
     console.print(f"excluded: blamed by {after} or more different cells within {expiry_h:g} hours.", highlight=False)

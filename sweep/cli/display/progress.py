@@ -10,6 +10,7 @@ from sweep.cli.display.summary import totals_line
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.plan import ActionKind
 from sweep.core.encoding.message import hours_text
+from sweep.core.encoding.visible import visible
 from sweep.usecases.status import gpu_hours_spent, statuses
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class ConsoleReporter:
         shape = f"{submission.nodes} node{'s' if submission.nodes > 1 else ''} x {submission.gpus_per_node}"
         shown = jobs[0] if len(jobs) == 1 else f"{jobs[0]} .. {jobs[-1]}"
         cells = ", ".join(key.cell_id for key in submission.tasks[:4]) + (" ..." if len(submission.tasks) > 4 else "")
-        self._line(f"[bold]submitted[/bold] {cells} on {shape} as {shown}")
+        self._line("[bold]submitted[/bold]", f" {cells} on {shape} as {shown}")
 
     def ended(self, key: AttemptKey, verdict: Verdict) -> None:
         """Print that an attempt is over."""
@@ -58,7 +59,7 @@ class ConsoleReporter:
         cell = self._cells.get(key.cell_id)
         what = "" if cell is None else f" ({describe(cell)})"
         reason = f": {verdict.reason}" if verdict.reason else ""
-        self._line(f"[{style}]{verdict.outcome}[/{style}] {key}{what}", reason)
+        self._line(f"[{style}]{verdict.outcome}[/{style}]", f" {key}{what}{reason}")
 
     def note(self, text: str) -> None:
         """Print a note."""
@@ -118,7 +119,7 @@ class Watching:
             if len(running) > 20:
                 lines.append(f"  ... and {len(running) - 20} more")
             lines += _later_lines(snapshot, most=5)
-            self._live.update(Text("\n".join(lines)))
+            self._live.update(Text(visible("\n".join(lines))))
             return
         lines = [self._summary(listed), *map(_running_line, running[:3]), *_later_lines(snapshot, most=1)]
         line = "; ".join(line.strip() for line in lines)

@@ -37,14 +37,16 @@ def print_rejections(console: Console, content: SweepFile) -> None:
     lines = []
     if len(content.rejections) <= _MOST_REJECTIONS:
         for item in content.rejections:
-            lines.append(f"{escape(_axes_text(item.axes, axes))}  [yellow]{item.rule}[/yellow]: {escape(item.reason)}")
+            lines.append(
+                f"{escape(_axes_text(item.axes, axes))}  [yellow]{escape(item.rule)}[/yellow]: {escape(item.reason)}"
+            )
     else:
         for rule, count in by_rule.items():
             item = next(item for item in content.rejections if item.rule == rule)
             text = escape(f"{count} times, such as {_axes_text(item.axes, axes)}: {item.reason}")
-            lines.append(f"[yellow]{rule}[/yellow] {text}")
+            lines.append(f"[yellow]{escape(rule)}[/yellow] {text}")
         lines.append("(--json lists every one; so does sweep.json once the sweep has been started)")
-    title = f"\n[bold]{len(content.rejections)} of {total} combinations are no cells[/bold] ({listed}):"
+    title = f"\n[bold]{len(content.rejections)} of {total} combinations are no cells[/bold] ({escape(listed)}):"
     console.print("\n  ".join([title, *lines]), highlight=False, soft_wrap=True)
 
 

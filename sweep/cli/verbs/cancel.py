@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import fields
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.lease import Lease, LeaseHeldError
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.cli.common import OK, CommandError, cells_named, consoles, find_run_dir, read_history, sweep_file_of
+from sweep.cli.console import print_json
 from sweep.cli.display.progress import ConsoleReporter
 from sweep.cli.wiring import cluster_for, session_for
 from sweep.core.attempts.ledger import CancelRequested
@@ -78,7 +78,7 @@ def _report(asked: Arguments, run_dir: RunDir, cancels: list[CancelRequested], n
     over = had_ended(cancels, history)
     if asked.as_json:
         found = [{"cell": cell, "repeat": repeat} for cell, repeat in held]
-        print(json.dumps({"run_dir": run_dir.path, "attempts": list(map(str, keys)), "held_back": found}))
+        print_json({"run_dir": run_dir.path, "attempts": list(map(str, keys)), "held_back": found})
     parts = []
     if keys:
         parts.append(f"cancelled {counted(len(keys), 'attempt')}{_listed(map(str, keys))}")
@@ -175,7 +175,7 @@ def _cluster(content: SweepFile) -> ClusterSpec:
     """
     return ClusterSpec(
         name=content.cluster,
-        scheduler=SchedulerKind(content.scheduler or SchedulerKind.LOCAL),
+        scheduler=content.scheduler or SchedulerKind.LOCAL,
         scale=content.scale,
         gpus_per_node=1,
         device="",

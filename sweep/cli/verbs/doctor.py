@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import uuid
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.doctor.machine import checks_here
 from sweep.adapters.files.run_directory import RunDir
 from sweep.cli.common import RUNS, consoles, load_spec
+from sweep.cli.console import print_json
 from sweep.cli.verbs.doctor_cluster import ClusterChecks
 from sweep.usecases.doctor.checks import Check, CheckStatus, exit_code, not_checked, run_checks
 
@@ -40,7 +40,7 @@ def main(asked: Arguments) -> int:
     cluster, device, kinds, folder = _asked(asked)
     out, err = consoles()
     shown = err if asked.as_json else out
-    shown.print(f"cluster {cluster.name} ({cluster.scheduler})", highlight=False)
+    shown.print(f"cluster {cluster.name} ({cluster.scheduler})", highlight=False, markup=False)
     with _scratch(folder) as (scratch, trouble):
         here = checks_here(cluster, scratch or folder)
         if scratch is None:
@@ -60,7 +60,7 @@ def main(asked: Arguments) -> int:
     _summary(shown, findings)
     if asked.as_json:
         body = {"cluster": cluster.name, "findings": [finding.to_json() for finding in findings], "exit_code": code}
-        print(json.dumps(body, indent=2))
+        print_json(body, indent=2)
     return code
 
 

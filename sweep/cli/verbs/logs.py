@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.files.lease import current_holder
 from sweep.cli.common import OK, CommandError, cells_named, find_run_dir, read_history, sweep_file_of
+from sweep.cli.console import print_error
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.encoding.visible import visible
 from sweep.core.records.layout import LEDGER_FILE, LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sweep.adapters.files.run_directory import RunDir
     from sweep.cli.args import Arguments
     from sweep.core.attempts.history import AttemptState
@@ -24,12 +28,12 @@ def main(asked: Arguments) -> int:
     """Print the logs of a cell's attempt."""
     run_dir = find_run_dir(asked)
     key = _attempt(asked, run_dir)
-    reader = _Reader(run_dir, key)
+    reader = _Reader(run_dir, key, is_raw=asked.raw)
     ledger = _Ledger(run_dir, key)
     attempt = ledger.attempt()
     printed = reader.print_new(attempt)
     if not printed and not asked.follow:
-        print(f"{key} has printed nothing.", file=sys.stderr)
+        print_error(f"{key} has printed nothing.")
     while asked.follow and attempt is not None and attempt.in_flight and not _is_over_unrecorded(run_dir, key):
         time.sleep(_FOLLOW_EVERY_S)
         attempt = ledger.attempt()
@@ -89,10 +93,12 @@ class _Reader:
     Args:
         run_dir: The run directory.
         key: The attempt.
+        is_raw: True to print control characters as they are.
     """
 
-    def __init__(self, run_dir: RunDir, key: AttemptKey) -> None:
+    def __init__(self, run_dir: RunDir, key: AttemptKey, *, is_raw: bool) -> None:
         """Print nothing yet."""
+        self._shown: Callable[[str], str] = str if is_raw else visible
         self._root = Path(run_dir.path)
         self._folder = self._root / attempt_dir(key)
         self._offsets: dict[Path, int] = {}
@@ -110,7 +116,7 @@ class _Reader:
             if last and self._rests[path]:
                 lines.append(self._rests.pop(path))
             for line in lines:
-                sys.stdout.write(f"{name} | {line.decode(errors='replace')}\n")
+                sys.stdout.write(self._shown(f"{name} | {line.decode(errors='replace')}\n"))
             count += len(lines)
         sys.stdout.flush()
         return count

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_reader import RunReader
 from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes, read_history
+from sweep.cli.console import print_json
 from sweep.cli.display.cells_table import print_cells
 from sweep.cli.display.rejections import print_rejections
 from sweep.cli.display.summary import budget_notes, budget_totals, gpu_hours_to_submit, totals_line
@@ -41,7 +41,7 @@ def main(asked: Arguments) -> int:
 
         budget = budget_totals(spec.policy.budget_gpu_hours, history)
         totals = {"gpu_hours_at_most": hours, "walltime_min": walltime_min, **budget, "run_dir": run_dir.path}
-        print(json.dumps(as_json(content, listed, totals, walltime_min=walltime_min)))
+        print_json(as_json(content, listed, totals, walltime_min=walltime_min))
     else:
         print_cells(console, content, listed, walltime_min=walltime_min)
         print_rejections(console, content)

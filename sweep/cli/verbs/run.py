@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import signal
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from sweep.cli.common import (
     load_spec,
     print_notes,
 )
+from sweep.cli.console import print_error
 from sweep.cli.display.holes import hole_lines
 from sweep.cli.display.notify import Notifier
 from sweep.cli.display.progress import ConsoleReporter, Watching
@@ -183,10 +183,9 @@ def _interrupted(session: Session, err: Console) -> int:
 
 def _unusable(run_dir: RunDir, error: OSError) -> int:
     """Leave because the run directory cannot be written any more: it is full, read-only, or gone."""
-    print(
+    print_error(
         f"error: the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and "
-        "Slurm jobs go on. Mend it and give the same command again.",
-        file=sys.stderr,
+        "Slurm jobs go on. Mend it and give the same command again."
     )
     return NOT_WATCHED
 

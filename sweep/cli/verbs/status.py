@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.blame_file import BlameFile, blame_path
 from sweep.adapters.files.lease import current_holder, watch_text
 from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, read_history, sweep_file_of
+from sweep.cli.console import print_json
 from sweep.cli.display import evidence
 from sweep.cli.display.as_json import as_json
 from sweep.cli.display.cells_table import describe, print_cells
@@ -64,7 +64,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
             "scheduler_away_since": None if away is None else away[0],
             "unrecorded": len(seen.unrecorded),
         }
-        print(json.dumps(as_json(content, listed, totals)))
+        print_json(as_json(content, listed, totals))
     else:
         print_cells(console, content, listed)
         print_rejections(console, content)
@@ -98,10 +98,10 @@ def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: R
             {"cell": cell, "attempts": evidence.attempts_as_json(cell, content, history, run_dir, seen)}
             for cell in cells
         ]
-        print(json.dumps({"cells": found}))
+        print_json({"cells": found})
         return
     for cell in cells:
-        out.print(f"cell {cell} ({describe(content.cells[cell])})", highlight=False, soft_wrap=True)
+        out.print(f"cell {cell} ({describe(content.cells[cell])})", highlight=False, markup=False, soft_wrap=True)
         evidence.print_attempts(out, cell, content, history, run_dir, seen)
     print_notes(err, observation_notes(seen))
 
@@ -111,7 +111,7 @@ def _nodes(asked: Arguments, content: SweepFile) -> int:
     policy, now = content.policy, time.time()
     if asked.as_json:
         found = unexpired(blames, now=now, expiry_h=policy.bad_node_expiry_h)
-        print(json.dumps({"nodes": {node: [plain(item) for item in items] for node, items in found.items()}}))
+        print_json({"nodes": {node: [plain(item) for item in items] for node, items in found.items()}})
         return OK
     out, _ = consoles()
     evidence.print_nodes(

@@ -22,6 +22,7 @@ from sweep.core.grids.grid import Point, Rejection
 from sweep.core.grids.series import SeriesSpec
 from sweep.core.records.layout import SWEEP_FILE
 from sweep.core.settings.policy import Policy
+from sweep.core.settings.spec import SchedulerKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +67,7 @@ class SweepFile(Record):
     rejections: tuple[Rejection, ...]
     predictions: Mapping[str, float] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
-    scheduler: str | None = None
+    scheduler: SchedulerKind | None = None
     accounting: bool = True
     own_name: str | None = None
 
