@@ -19,7 +19,7 @@ from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.layout import CELL_FILE
 from sweep.core.records.preflight_record import Preflight
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from sweep.core.attempts.blame import Blame
     from sweep.core.attempts.ledger import Event
     from sweep.core.jobs.submission import Submission
-    from sweep.core.records.attempt_file import AttemptFile
-    from sweep.core.records.cell_file import CellFile
+    from sweep.core.records.attempt_record import AttemptFile, CellFile
     from sweep.core.records.progress import Progress
     from sweep.core.records.result import Result
     from sweep.core.records.sweep_file import SweepFile

@@ -19,8 +19,7 @@ from sweep.core.encoding.record import RecordError
 from sweep.core.grids.grid import Point, Rejection
 from sweep.core.grids.series import SeriesKind, SeriesSpec
 from sweep.core.jobs.submission import Submission
-from sweep.core.records.attempt_file import AttemptFile
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import AttemptFile, CellFile
 from sweep.core.records.progress import Progress
 from sweep.core.records.result import Result
 from sweep.core.records.sweep_file import SweepFile

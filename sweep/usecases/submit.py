@@ -11,7 +11,7 @@ from sweep.core.attempts.ledger import Refused, Submitted
 from sweep.core.decisions.plan import TO_SUBMIT
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.submission import Submission, safe_name
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import CellFile
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 from sweep.usecases.executor import reservation
 

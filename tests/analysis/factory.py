@@ -15,7 +15,7 @@ from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention, ModelShape
 from sweep.core.grids.grid import Grid, expand
 from sweep.core.grids.series import SeriesKind, SeriesSpec
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.error_file import render_error
 from sweep.core.records.layout import (
     LEDGER_FILE,
@@ -27,9 +27,8 @@ from sweep.core.records.layout import (
     rank_error,
     restart_dir,
 )
-from sweep.core.records.progress import Progress
+from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result
-from sweep.core.records.step import Step
 from sweep.core.records.sweep_file import SweepFile
 
 if TYPE_CHECKING:

@@ -27,13 +27,11 @@ from sweep.core.attempts.ledger import parse_event, render_event
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.claim import Claim
 from sweep.core.jobs.submission import Submission
-from sweep.core.records.attempt_file import AttemptFile
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import AttemptFile, CellFile
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.preflight_record import Preflight
-from sweep.core.records.progress import Progress
+from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result
-from sweep.core.records.step import Step
 from sweep.core.records.sweep_file import SweepFile
 
 HERE = Path(__file__).parent

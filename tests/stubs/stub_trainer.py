@@ -16,12 +16,11 @@ import time
 from pathlib import Path
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.error_file import render_error
 from sweep.core.records.layout import PROGRESS_FILE, RESULT_FILE, STEPS_FILE, rank_error
-from sweep.core.records.progress import Progress
+from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result
-from sweep.core.records.step import Step
 
 STEPS_OF = {"slow": 600, "ten_steps": 10}
 """Modes that make this many steps of a second each, and report them."""

@@ -26,14 +26,12 @@ from sweep.core.encoding.plain import plain, type_hints
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.jobs.claim import Claim
 from sweep.core.jobs.submission import Submission
-from sweep.core.records.attempt_file import AttemptFile
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import AttemptFile, CellFile
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.notes import CancelRequest, SchedulerAway
 from sweep.core.records.preflight_record import Preflight, Traffic
-from sweep.core.records.progress import Progress
+from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result
-from sweep.core.records.step import Step
 from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.policy import Policy
 from sweep.launch.exits import RankExit, RankExits

@@ -12,7 +12,7 @@ from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.layout import CELL_FILE
 
 CPU = Device(name="cpu", type="cpu")

@@ -18,9 +18,8 @@ from sweep.core.cells.device import Device
 from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import ERROR_GLOB, PROGRESS_FILE, RESULT_FILE, STEPS_FILE, rank_error
-from sweep.core.records.progress import Progress
+from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result
-from sweep.core.records.step import Step
 from tests.trainer.cells import CPU, cell, cell_file, write_cell
 from tests.trainer.processes import ROOT, alone, environment, torchrun
 

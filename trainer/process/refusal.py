@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.cells.rules import violations
 from sweep.core.encoding.record import RecordError
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import CellFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sweep.core.cells.cell import Cell
+    from sweep.core.records.progress import Step
     from sweep.core.records.result import Result
-    from sweep.core.records.step import Step
 
 
 def log(text: str) -> None:

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sweep.core.records.layout import RESULT_FILE, STEPS_FILE
+from sweep.core.records.progress import Step
 from sweep.core.records.result import Result
-from sweep.core.records.step import Step
 from sweep.files import write_atomically
 from trainer.device.devices import is_oversubscribed
 from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from sweep.core.records.cell_file import CellFile
+    from sweep.core.records.attempt_record import CellFile
     from trainer.device.cpu_affinity import Binding
     from trainer.training.loop import Measurements
 

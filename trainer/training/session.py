@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sweep.core.cells.cell import Cell
-    from sweep.core.records.cell_file import CellFile
+    from sweep.core.records.attempt_record import CellFile
     from trainer.device.cpu_affinity import Binding
     from trainer.device.telemetry import WindowTelemetry
     from trainer.failure.error_report import ErrorReporter

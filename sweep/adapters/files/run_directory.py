@@ -12,7 +12,7 @@ from sweep.adapters.files.run_reader import RunDirError, RunReader
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.submission import Submission, submission_file
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.error_file import parse_error
 from sweep.core.records.layout import (
     AWAY_FILE,

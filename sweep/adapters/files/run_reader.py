@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING, TypeVar
 
 from sweep.core.encoding.record import RecordError
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import (
     ATTEMPT_FILE,
     AWAY_FILE,

@@ -10,7 +10,7 @@ from sweep.adapters.local.jobs import Launched, State
 from sweep.adapters.local.processes import own_process, started_at
 from sweep.adapters.local.start import launcher_command, launcher_environment
 from sweep.core.encoding.record import RecordError
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import ATTEMPT_FILE, SUBMISSION_LOGS_DIR
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sweep.files import read_text, write_atomically
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sweep.core.records.cell_file import CellFile
+    from sweep.core.records.attempt_record import CellFile
 
 PREFLIGHT_DIR = "preflight"
 _TIMEOUT_S = 600.0

@@ -15,7 +15,6 @@ from sweep.usecases.status import gpu_hours_spent, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from rich.console import Console
     from rich.live import Live
@@ -99,9 +98,7 @@ class Watching:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the live part."""
         if self._live is not None:
             self._live.stop()

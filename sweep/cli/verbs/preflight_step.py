@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.local.preflight_runner import PreflightError, PreflightRunner
 from sweep.cli.common import CommandError
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import CellFile
 
 if TYPE_CHECKING:
     from rich.console import Console

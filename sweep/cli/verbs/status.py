@@ -15,7 +15,7 @@ from sweep.cli.console import print_json
 from sweep.cli.display import evidence
 from sweep.cli.display.as_json import as_json
 from sweep.cli.display.cells_table import describe, print_cells
-from sweep.cli.display.rejections import print_rejections
+from sweep.cli.display.holes import print_rejections
 from sweep.cli.display.summary import budget_notes, budget_totals, observation_notes, totals_line
 from sweep.cli.wiring import observe_queue, observe_run
 from sweep.core.attempts.blame import unexpired

@@ -1,12 +1,20 @@
-"""Records of one attempt: the attempt's key lies flat among the fields of the file."""
+"""Records of one attempt, each with the attempt's key: ``cell.json``, the order, and ``attempt.json``, the report."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Self
 
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.cells.cell import Cell, cell_id
+from sweep.core.cells.device import Device
+from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, RecordError, render
+from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class AttemptRecord(Record):
@@ -40,3 +48,73 @@ class AttemptRecord(Record):
     def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
         """The object of the file with the key as one field."""
         return {**data, "key": {name: data.get(name) for name in ("cell_id", "repeat", "attempt")}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellFile(AttemptRecord):
+    """The order for one attempt (``cell.json``): everything that the trainer needs to know.
+
+    Attributes:
+        key: Which attempt this is.
+        sources_hash: Hash of the sources that it must run; empty when the trainer is run by hand.
+        run_name: Grid and cluster, for people.
+        cell: The cell.
+        device: Profile of the device kind that the cell names.
+    """
+
+    KIND = "cell"
+    FILE = CELL_FILE
+
+    key: AttemptKey
+    sources_hash: str = ""
+    run_name: str = ""
+    cell: Cell
+    device: Device
+
+    def check(self) -> None:
+        """Refuse a cell that is not the one the attempt is of.
+
+        Raises:
+            RecordError: If its id is another.
+        """
+        if cell_id(self.cell) != self.key.cell_id:
+            found = cell_id(self.cell)
+            raise RecordError(f"cell.json says cell {self.key.cell_id} but holds cell {found}; it was altered.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptFile(AttemptRecord):
+    """The report of node 0's launcher (``attempt.json``), written at its start and again at its end.
+
+    Attributes:
+        key: Which attempt.
+        job_id: The scheduler's id of the job.
+        restart: How often the same job id had run before.
+        hosts: The job's nodes, by node rank.
+        pid: The launcher's process id on its node.
+        started_at: Unix time of its start.
+        ended_at: Unix time of its end; None while it runs.
+        exit_code: Exit code of torchrun on node 0 (negative: the signal that ended it); None while it runs.
+        stopped_by: Name of the signal that asked it to stop; empty where none did.
+        command: What it started.
+        environment: Environment variables that matter, secrets redacted.
+        sources_hash: Hash of the sources as it found them.
+        provenance: Commit, whether the tree was dirty, package versions at submission.
+    """
+
+    KIND = "attempt"
+    FILE = ATTEMPT_FILE
+
+    key: AttemptKey
+    job_id: str
+    restart: int
+    hosts: tuple[str, ...]
+    pid: int
+    started_at: float
+    ended_at: float | None = None
+    exit_code: int | None = None
+    stopped_by: str = ""
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sources_hash: str = ""
+    provenance: Mapping[str, object] = field(default_factory=dict)

@@ -1,10 +1,13 @@
-"""``progress.json``: the step a running trainer is at."""
+"""Records of a run that is under way: ``progress.json``, and a line of ``steps.jsonl`` for each step."""
 
 from __future__ import annotations
 
+import math
+
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.record import Record
-from sweep.core.records.layout import PROGRESS_FILE
+from sweep.core.encoding.plain import plain
+from sweep.core.encoding.record import Record, parse_line, read_record, render_line
+from sweep.core.records.layout import PROGRESS_FILE, STEPS_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,3 +21,44 @@ class Progress(Record):
     steps: int
     time: float
     tokens_per_s: float | None
+
+
+_NAME = f"a line of {STEPS_FILE}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One optimiser step (a line of ``steps.jsonl``); times are the maximum over ranks.
+
+    Attributes:
+        step: Counts from 0.
+        step_time_s: Seconds; the maximum over ranks.
+        tokens: Tokens over all ranks.
+        loss: Mean cross-entropy a token over the global batch, before the update.
+        grad_norm: Global norm of the gradient before clipping; None where it was not computed.
+        is_warmup: Whether metrics leave it out.
+    """
+
+    step: int
+    step_time_s: float
+    tokens: int
+    loss: float | None
+    grad_norm: float | None
+    is_warmup: bool
+
+    def render(self) -> str:
+        """One JSON line; a loss that is not finite becomes null, which JSON can say."""
+        data = plain(self)
+        for name in ("loss", "grad_norm"):
+            if data[name] is not None and not math.isfinite(data[name]):
+                data[name] = None
+        return render_line(data, version=None) + "\n"
+
+    @classmethod
+    def parse(cls, line: str) -> Step:
+        """Read one line back.
+
+        Raises:
+            RecordError: If the line is damaged.
+        """
+        return read_record(cls, parse_line(line, _NAME), _NAME)

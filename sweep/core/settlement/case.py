@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from sweep.core.attempts.history import AttemptState
-    from sweep.core.records.attempt_file import AttemptFile
+    from sweep.core.records.attempt_record import AttemptFile
     from sweep.core.settings.policy import Policy
     from sweep.core.settlement.facts import Facts
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from sweep.core.attempts.attempt import AttemptKey, JobReport, JobRun, RankError
 from sweep.core.attempts.history import AttemptState, History
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 
 _T = TypeVar("_T")
 _Answer_co = TypeVar("_Answer_co", covariant=True)

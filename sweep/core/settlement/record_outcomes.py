@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sweep.core.attempts.history import AttemptState
-    from sweep.core.records.attempt_file import AttemptFile
+    from sweep.core.records.attempt_record import AttemptFile
     from sweep.core.settlement.case import Case, Now
 
 

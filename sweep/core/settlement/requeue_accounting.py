@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sweep.core.attempts.attempt import JobReport, JobRun
-    from sweep.core.records.attempt_file import AttemptFile
+    from sweep.core.records.attempt_record import AttemptFile
     from sweep.core.settlement.case import Case
 
 _CLOCKS_DIFFER_S = 1.0

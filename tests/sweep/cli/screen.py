@@ -11,7 +11,7 @@ from sweep.cli.display.progress import Watching
 from sweep.core.attempts.attempt import AttemptKey, Outcome
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
 from sweep.core.cells.cell import cell_id
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.settings.policy import Policy
 from sweep.usecases.orchestrate import Orchestrator
 from tests.fakes import tiny_cell, weak_content

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import RankError
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.error_file import parse_error
 from sweep.core.records.layout import attempt_dir
 from tests.commands import wait_for

@@ -22,8 +22,7 @@ from sweep.core.cells.cell import Cell
 from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.submission import Submission
-from sweep.core.records.attempt_file import AttemptFile
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import AttemptFile, CellFile
 from sweep.core.records.error_file import render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, PROGRESS_FILE, RESULT_FILE, node_error, rank_error
 from sweep.core.records.progress import Progress

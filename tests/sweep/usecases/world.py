@@ -12,7 +12,7 @@ from sweep.core.attempts.ledger import Ended
 from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.decisions.plan import ActionKind
 from sweep.core.jobs.submission import Submission
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.site import Site
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind

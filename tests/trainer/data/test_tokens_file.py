@@ -13,8 +13,8 @@ import torch
 from sweep.core.cells.cell import cell_id
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.records.layout import ERROR_GLOB, RESULT_FILE
+from sweep.core.records.progress import Step
 from sweep.core.records.result import Result
-from sweep.core.records.step import Step
 from tests.trainer.cells import cell, write_cell
 from tests.trainer.processes import ROOT, environment, torchrun
 from tests.trainer.tokens import NEEDED, bin_file, counted, on

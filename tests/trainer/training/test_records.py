@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sweep.core.records.layout import RESULT_FILE, STEPS_FILE
+from sweep.core.records.progress import Step
 from sweep.core.records.result import Result
-from sweep.core.records.step import Step
 from sweep.files import write_atomically
 from tests.trainer.cells import cell, cell_file
 from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry

@@ -14,8 +14,7 @@ from sweep.core.cells.cell import cell_id
 from sweep.core.encoding.record import RecordError
 from sweep.core.grids.grid import Rejection
 from sweep.core.jobs.claim import Claim, claim_file
-from sweep.core.records.attempt_file import AttemptFile
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import AttemptFile, CellFile
 from sweep.core.records.error_file import render_error
 from sweep.core.records.layout import RESULT_FILE, SWEEP_FILE, attempt_dir, rank_error
 from sweep.core.records.progress import Progress

@@ -16,7 +16,7 @@ import pytest
 from sweep.adapters.local.jobs import LOCAL_STATES, JobFiles, Launched, LocalJob, State, new_job
 from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.core.attempts.attempt import ABSENT, JobReport, Outcome, Phase
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import attempt_dir
 from tests.commands import wait_for
 from tests.stubs.jobs import key, processes_under, stub_launch, submission

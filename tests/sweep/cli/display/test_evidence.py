@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sweep.cli.display.evidence import attempts_as_json, print_attempts
 from sweep.core.attempts.attempt import JobReport, Phase
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.progress import Progress
 from sweep.usecases.observe import Observation
 from tests.fakes import weak_content

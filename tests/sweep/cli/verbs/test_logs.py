@@ -12,7 +12,7 @@ from sweep.cli.main import main
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.attempts.ledger import Reserved, Submitted
 from sweep.core.cells.cell import cell_id
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import LEDGER_FILE, attempt_dir
 from tests.fakes import tiny_cell, weak_content
 

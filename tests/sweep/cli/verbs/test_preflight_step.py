@@ -14,7 +14,7 @@ from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.cells.cell import cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.parallelism import Parallelism, Schedule
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.preflight_record import Preflight
 from tests.fakes import CPU, tiny_cell
 

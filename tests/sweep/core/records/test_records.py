@@ -12,13 +12,11 @@ from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import cell_id
 from sweep.core.cells.device import Device
 from sweep.core.encoding.record import RecordError, parse_object, render
-from sweep.core.records.attempt_file import AttemptFile
-from sweep.core.records.cell_file import CellFile
+from sweep.core.records.attempt_record import AttemptFile, CellFile
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import attempt_dir, node_error, node_log, rank_error, restart_dir
-from sweep.core.records.progress import Progress
+from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import SOURCES, Result
-from sweep.core.records.step import Step
 from tests.fakes import CPU, result_of, tiny_cell
 
 KEY = AttemptKey(cell_id="89c35e1f02ab77d4", repeat=1, attempt=2)

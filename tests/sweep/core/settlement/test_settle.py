@@ -21,7 +21,7 @@ from sweep.core.attempts.attempt import (
 )
 from sweep.core.attempts.history import AttemptState, History, fold
 from sweep.core.attempts.ledger import CancelRequested, Event, Reserved, Sighted, StopKind, StopRequested, Submitted
-from sweep.core.records.attempt_file import AttemptFile
+from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.settings.policy import Policy
 from sweep.core.settlement import facts as asked
 from sweep.core.settlement.case import Now, SettlementPolicy
