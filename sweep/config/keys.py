@@ -37,6 +37,7 @@ class RootKeys:
     require: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
     preflight: bool = False
+    max_combinations: int = 100_000
 
 
 ROOT_KEYS = tuple(item.name for item in dataclasses.fields(RootKeys))

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml  # type: ignore[import-untyped]  # omegaconf brings it, without types
 from omegaconf import OmegaConf
 
 from sweep.config.errors import ConfigError, listed
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 GROUPS = ("grid", "cluster", "trainer", "policy", "model", "hardware")
 PRIMARY = "config"
+MAX_FILE_BYTES = 1_000_000
+MAX_VALUES = 100_000
 _ARTICLE = {"hardware": "device"}
 
 
@@ -89,7 +92,7 @@ class Library:
         if name in self.names(group):
             for folder in self._folders(group):
                 if (folder / f"{name}.yaml").is_file():
-                    return folder / f"{name}.yaml"
+                    return _readable(folder / f"{name}.yaml")
         known = self.names(group)
         what = _ARTICLE.get(group, group)
         raise ConfigError(f"There is no {what} {name!r}. {did_you_mean(name, known)}There are: {listed(known)}.")
@@ -110,6 +113,37 @@ class Library:
         if not isinstance(content, dict):
             raise ConfigError(f"{path} does not hold `name: value` lines but {type(content).__name__}.")
         return {str(key): value for key, value in content.items()}
+
+
+def _readable(path: Path) -> Path:
+    """The path, unless what it holds would take the machine's memory.
+
+    Raises:
+        ConfigError: If the file is too large, or its aliases stand for too many values.
+    """
+    if (size := path.stat().st_size) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} has {size:,} bytes; at most {MAX_FILE_BYTES:,} are read. Split it, or shorten it.")
+    text = path.read_text(errors="replace")
+    if "&" in text and "*" in text:
+        try:
+            total = _values_in(yaml.compose(text), {})
+        except (yaml.YAMLError, RecursionError) as error:
+            raise unreadable(error, path) from error
+        if total > MAX_VALUES:
+            raise ConfigError(
+                f"{path} stands for {total:,} values once its aliases (*NAME) are written out; at most {MAX_VALUES:,} "
+                "are read. Use fewer aliases of aliases."
+            )
+    return path
+
+
+def _values_in(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """The number of values below a node and itself; aliases are counted as often as they are named."""
+    if node is not None and id(node) not in known:
+        known[id(node)] = 0  # a node within itself
+        below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        known[id(node)] = 1 + (sum(_values_in(part, known) for part in below) if isinstance(below, list) else 0)
+    return known.get(id(node), 0)
 
 
 def unreadable(error: BaseException, path: Path | None = None) -> ConfigError:

@@ -198,6 +198,7 @@ def _grid(request: _Request, final: Declared, models: Mapping[str, ModelShape], 
         require=final.require,
         models=models,
         devices={str(item): profiles.device(request.library, str(item)) for item in final.values("device")},
+        max_combinations=keys.max_combinations,
     )
     with explained(request.path("grid")):
         check(grid)

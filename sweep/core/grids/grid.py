@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections import Counter
 from dataclasses import field
@@ -56,6 +57,8 @@ class Grid:
     exclude: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     devices: Mapping[str, Device] = field(default_factory=dict)
+    max_combinations: int = 100_000
+    """More are refused before any is made: they would take the machine's memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,11 +146,26 @@ def _why_empty(grid: Grid, expansion: Expansion) -> str:
     return f"grid {grid.name} has no cell left: {every} rejected ({counts}).\nThe first of each rule:\n{reasons}"
 
 
+def _refuse_too_many(grid: Grid) -> None:
+    """Multiply the numbers of values, before anything is made of them."""
+    total = 0
+    for entry in grid.cells or ({},):
+        zips = [group for group in grid.zips if not set(group) & set(entry)]
+        lists = [*({**grid.axes, **entry}).values(), *(next(iter(group.values()), ()) for group in zips)]
+        total += math.prod(map(len, lists))
+    if total > grid.max_combinations:
+        raise GridError(
+            f"grid {grid.name} asks for {total:,} combinations; at most {grid.max_combinations:,} are made. Give its "
+            f"axes fewer values, or raise the limit with max_combinations={total}."
+        )
+
+
 class _Expander:
     """The normalised values of one grid, and how one combination becomes a cell."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
+        _refuse_too_many(grid)
         self._names = axis_names(grid.batch_kind)
         self._axes = self._normalised(grid.axes, "axes")
         self._zips = [self._zip(group) for group in grid.zips]
