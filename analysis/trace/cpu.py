@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.trace.reading.collect import CLASSES
 from analysis.trace.gpu import step_at
+from analysis.trace.reading.collect import CLASSES
 from analysis.trace.reading.intervals import EMPTY, intersect, length_ns, merge, subtract, union
 from analysis.trace.reading.names import Collective, WorkClass, collective_of
-from analysis.trace.record import Totals
 from analysis.trace.reading.scopes import is_inside
+from analysis.trace.record import Totals
 from analysis.trace.work import COMM, Step, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from analysis.trace.reading.collect import Collected
     from analysis.trace.describe import Describer, Description
+    from analysis.trace.reading.collect import Collected
     from analysis.trace.reading.intervals import Spans
     from analysis.trace.reading.intervals import Times as Column
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.trace.reading.collect import OWN_PREFIX
 from analysis.trace.groups import Dimension, Group, Groups, dimension_named, dimension_of
+from analysis.trace.reading.collect import OWN_PREFIX
+from analysis.trace.reading.events import Arguments
 from analysis.trace.reading.names import Collective, collective_of
 from analysis.trace.reading.scopes import OpenCalls
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from analysis.trace.reading.collect import Collected
-    from analysis.trace.reading.events import Arguments
 
+_NOTHING = Arguments()
 _DTYPE_BYTES = {
     **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz"), 1),
     **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
@@ -67,8 +68,8 @@ class Describer:
         texts = [self._found.comm_texts[label] for label in labels]
         calls = [self._found.comm_arguments[label] for label in labels]
         own = next((_fields(text) for text in texts if text.startswith(OWN_PREFIX)), {})
-        said = said or next((call for call in calls if call.collective not in (None, "wait")), None)
-        names = [own.get("op"), said and said.collective, *texts, name]
+        said = said or next((call for call in calls if call.collective not in (None, "wait")), _NOTHING)
+        names = [own.get("op"), said.collective, *texts, name]
         kinds = (collective_of(text) for text in names if text)
         kind = next((kind for kind in kinds if kind is not Collective.UNKNOWN), Collective.UNKNOWN)
         group = self._group(own, said)
@@ -76,17 +77,17 @@ class Describer:
             kind=kind,
             dimension=self._dimension(own, group, thread, time),
             group=-1 if group is None else self.groups.index(group),
-            sequence=_int(own.get("seq")) if "seq" in own else said and said.sequence,
+            sequence=_int(own.get("seq")) if "seq" in own else said.sequence,
             n_bytes=_int(own.get("bytes")) if "bytes" in own else _n_bytes(said),
-            source=said and said.source,
-            target=said and said.target,
+            source=said.source,
+            target=said.target,
         )
 
-    def _group(self, own: Mapping[str, str], said: Arguments | None) -> Group | None:
+    def _group(self, own: Mapping[str, str], said: Arguments) -> Group | None:
         if "ranks" in own:
             ranks = tuple(int(rank) for rank in own["ranks"].split(",") if rank.isdigit())
             return Group(name=own.get("group"), description=own.get("dim"), ranks=ranks, size=len(ranks))
-        group = None if said is None else self.groups.of(said)
+        group = self.groups.of(said)
         return None if group == Group() else group
 
     def _dimension(self, own: Mapping[str, str], group: Group | None, thread: int | None, time: int) -> Dimension:
@@ -107,8 +108,8 @@ def _int(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _n_bytes(said: Arguments | None) -> int | None:
-    if said is None or said.dtype not in _DTYPE_BYTES:
+def _n_bytes(said: Arguments) -> int | None:
+    if said.dtype not in _DTYPE_BYTES:
         return None
     elements: Sequence[int] = [count for count in (said.elements_in, said.elements_out) if count is not None]
     return max(elements) * _DTYPE_BYTES[said.dtype] if elements else None

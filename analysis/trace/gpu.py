@@ -1,9 +1,9 @@
 """A trace with GPU records: kernels, copies and fills, each linked to the call that launched it.
 
-A kernel belongs to the step during which the CPU launched it, found by their correlation: the CPU may run 30 ms and more
+A kernel belongs to the step during which the CPU launched it: their correlation tells. The CPU may run 30 ms and more
 ahead, so a step's time on the CPU says nothing of its kernels. A step's window on the GPU lasts from the end of the
-previous step's last kernel to the end of its own last kernel, so that the windows lie side by side. Kernels from before
-the first step, whose launches the trace does not hold, belong to none.
+previous step's last kernel to the end of its own last kernel, so the windows lie side by side. Kernels whose launches
+the trace does not hold, most of them from before the first step, belong to no step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from analysis.trace.reading.collect import CLASSES
 from analysis.trace.reading.intervals import intersect, length_ns, merge, subtract, union
 from analysis.trace.reading.names import Kind, WorkClass, class_of, kind_of
-from analysis.trace.record import Totals
 from analysis.trace.reading.scopes import is_inside
+from analysis.trace.record import Totals
 from analysis.trace.work import COMM, COMPUTE, Step, Work
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from analysis.trace.reading.collect import Collected
     from analysis.trace.describe import Describer
+    from analysis.trace.reading.collect import Collected
     from analysis.trace.reading.intervals import Times as Column
 
 _COPY, _SHARD_COPY, _OPTIMIZER = map(CLASSES.index, (WorkClass.COPY, WorkClass.SHARD_COPY, WorkClass.OPTIMIZER))

@@ -9,9 +9,6 @@ from enum import StrEnum
 from analysis.trace.groups import Dimension, Group
 from analysis.trace.reading.names import Collective
 
-SCHEMA_VERSION = 1
-KIND = "profile"
-
 
 class Scope(StrEnum):
     """What of a trace was taken: the names that the reference values go by."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.trace.reading.collect import CLASSES
 from analysis.trace.groups import Dimension
+from analysis.trace.reading.collect import CLASSES
 from analysis.trace.reading.intervals import lengths_between_ns, merge, subtract, union
 from analysis.trace.reading.names import COMPUTE_CLASSES, COPY_CLASSES, WorkClass
 from analysis.trace.record import CommKernels, Times
@@ -75,7 +75,9 @@ class Work:
 
         span = int(window[1] - window[0])
         durations = self.ends - self.starts
-        by_class = {CLASSES[code]: int(durations[mine & (self.classes == code)].sum()) for code in sets.class_codes}
+        by_class: dict[str, int] = {
+            CLASSES[code]: int(durations[mine & (self.classes == code)].sum()) for code in sets.class_codes
+        }
         comm_durations = durations[sets.comm_at] * mine[sets.comm_at]
         return Times(
             step=None if step is None else step.number,

@@ -41,7 +41,7 @@ class Collected:
         records: GPU records; their "thread" is the index of their launch's correlation.
         described: What the trace says of a collective, by the index of the record.
         streams: Devices and streams that appear.
-        launches: Calls of the driver that have a correlation, which is the label.
+        launches: Starts of the driver's calls that have a correlation, which is the label.
         steps: ``ProfilerStep``: the label is its number.
         class_scopes: Calls whose work belongs to a class: the label is the index in :data:`CLASSES`.
         fsdp_scopes: Annotations of FSDP.
@@ -87,7 +87,7 @@ def collect(file: TraceFile) -> Collected:
             if handle is not None and event.ph == "X":
                 try:
                     handle(event)
-                except (ValueError, msgspec.MsgspecError) as error:
+                except (ValueError, OverflowError, msgspec.MsgspecError) as error:
                     raise file.error(f"holds a damaged event {event.name!r}: {error}") from error
     collector.found.beside = file.beside
     collector.found.ops.settle()
@@ -99,7 +99,7 @@ class _Collector:
 
     def __init__(self) -> None:
         self.found = Collected()
-        self._threads = Codes()
+        self._threads: dict[int | str, int] = {}
         self._has_gpu = False
         self.handlers: dict[str, Callable[[Event], None]] = {
             **dict.fromkeys(_GPU_RECORDS, self._record),
@@ -113,7 +113,10 @@ class _Collector:
         start, duration = nanoseconds(event.ts), nanoseconds(event.dur)
         if duration < 0:
             raise ValueError(f"its duration is {duration} ns")
-        return self._threads[bytes(event.tid).decode(errors="replace")], start, start + duration
+        return self._thread(event), start, start + duration
+
+    def _thread(self, event: Event) -> int:
+        return self._threads.setdefault(event.tid, len(self._threads))
 
     def _record(self, event: Event) -> None:
         found, said = self.found, arguments(event)
@@ -128,7 +131,8 @@ class _Collector:
     def _launch(self, event: Event) -> None:
         correlation = arguments(event).correlation
         if correlation is not None:
-            self.found.launches.append(*self._place(event), correlation)
+            start = nanoseconds(event.ts)
+            self.found.launches.append(self._thread(event), start, start, correlation)
 
     def _op(self, event: Event) -> None:
         name, found = event.name, self.found

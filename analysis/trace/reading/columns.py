@@ -9,6 +9,7 @@ import numpy as np
 from analysis.trace.reading.intervals import Times, outermost
 
 _FIRST_LIMIT = 1 << 16
+_COLUMNS = 4
 
 
 class Codes:
@@ -31,44 +32,38 @@ class Calls:
     """Intervals on threads, each with a label: operations, annotations, launches."""
 
     def __init__(self) -> None:
-        self._threads, self._labels = array("q"), array("q")
-        self._starts, self._ends = array("q"), array("q")
+        self._rows = array("q")
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._rows) // _COLUMNS
 
     def append(self, thread: int, start: int, end: int, label: int) -> None:
         """Add one, in any order."""
-        self._threads.append(thread)
-        self._starts.append(start)
-        self._ends.append(end)
-        self._labels.append(label)
+        self._rows.extend((thread, start, end, label))
 
     @property
     def threads(self) -> Times:
         """The code of each one's thread."""
-        return _as_times(self._threads)
+        return self._column(0)
 
     @property
     def starts(self) -> Times:
         """Each one's start in ns."""
-        return _as_times(self._starts)
+        return self._column(1)
 
     @property
     def ends(self) -> Times:
         """Each one's end in ns."""
-        return _as_times(self._ends)
+        return self._column(2)
 
     @property
     def labels(self) -> Times:
         """The label of each."""
-        return _as_times(self._labels)
+        return self._column(3)
 
-    def keep(self, indices: Times) -> None:
-        """Forget all but these."""
-        for name in ("_threads", "_starts", "_ends", "_labels"):
-            column = _as_times(getattr(self, name))[indices]
-            setattr(self, name, array("q", column.tobytes()))
+    def _column(self, at: int) -> Times:
+        # A copy: an array that numpy looks into cannot grow.
+        return np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _COLUMNS)[:, at].copy()
 
 
 class OutermostCalls(Calls):
@@ -87,9 +82,6 @@ class OutermostCalls(Calls):
 
     def settle(self) -> None:
         """Forget those that others enclose."""
-        self.keep(outermost(self.threads, self.starts, self.ends))
-
-
-def _as_times(column: array[int]) -> Times:
-    # A copy: an array that numpy looks into cannot grow.
-    return np.frombuffer(column.tobytes(), dtype=np.int64)
+        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _COLUMNS)
+        kept = rows[outermost(rows[:, 0], rows[:, 1], rows[:, 2])]
+        self._rows = array("q", kept.tobytes())

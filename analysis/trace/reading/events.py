@@ -17,7 +17,7 @@ class Event(msgspec.Struct, gc=False):
     name: str = ""
     ts: msgspec.Raw = _NOTHING
     dur: msgspec.Raw = _NOTHING
-    tid: msgspec.Raw = _NOTHING
+    tid: int | str = 0
     args: msgspec.Raw = _NOTHING
 
 
@@ -65,9 +65,11 @@ def nanoseconds(number: bytes) -> int:
         ValueError: If it is no number.
     """
     text = bytes(number)
-    whole, _, part = text.partition(b".")
-    if whole.isdigit() and len(part) <= 3 and (part.isdigit() or not part):
-        return int(whole) * 1000 + int(part.ljust(3, b"0"))
+    try:
+        # The two ways in which it writes them; digits of any other number end in the second attempt.
+        return int(text[:-4] + text[-3:]) if text[-4:-3] == b"." else int(text) * 1000
+    except ValueError:
+        pass
     try:
         return int((Decimal(text.decode("ascii")) * 1000).to_integral_value())
     except (ArithmeticError, ValueError) as error:

@@ -74,10 +74,11 @@ def lengths_between_ns(spans: Spans, edges: Times) -> Times:
     # Of the last interval that begins before an edge, what lies behind the edge does not count.
     behind = np.maximum(spans[np.maximum(begun - 1, 0), 1] - edges, 0)
     covered = total[begun] - np.where(begun > 0, behind, 0)
-    return np.diff(covered)
+    inside: Times = np.diff(covered)
+    return inside
 
 
-def outermost(threads: Times, starts: Times, ends: Times) -> npt.NDArray[np.intp]:
+def outermost(threads: Times, starts: Times, ends: Times) -> Times:
     """The indices of the intervals that no other interval of the same thread encloses, sorted by thread and start.
 
     Of equal intervals one is kept. The intervals of a thread are nested or disjoint, as calls are.
@@ -93,4 +94,5 @@ def outermost(threads: Times, starts: Times, ends: Times) -> npt.NDArray[np.intp
         raise ValueError("The times of the trace span more than 64-bit nanoseconds can hold.")
     moved = ends - low + threads * width
     before = np.concatenate(([-1], np.maximum.accumulate(moved)[:-1]))
-    return order[moved > before]
+    kept: Times = order[moved > before]
+    return kept

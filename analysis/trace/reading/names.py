@@ -54,7 +54,10 @@ class Collective(StrEnum):
     UNKNOWN = "unknown"
 
 
-_KIND# Looked for in the kernel's own name, without the arguments of its template: those of a normalisation may say AllReduce.
+_KIND_COMM = re.compile(r"nccl.*Kernel")
+_KIND_MEMORY = re.compile(r"Memcpy|Memset|dma")
+
+# Looked for in the kernel's own name, not in its template's arguments: a normalisation's may say BlockAllReduce.
 _COMM = re.compile(
     r"^(?:nccl|rccl|msccl|nvshmem|gloo:)|multimem|nvshmem|symm_mem|symmetric_memory|deep_ep::|(?:one|two)_?shot"
     r"|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|(?:put|wait)_signal|barrier_kernel"

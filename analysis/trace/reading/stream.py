@@ -69,6 +69,8 @@ class TraceFile:
             raise self.error(f"is cut or damaged: {error}") from error
         except OSError as error:
             raise self.error(f"cannot be read: {error.strerror or error}") from error
+        except RecursionError as error:
+            raise self.error(f"{_FOREIGN}: its values are nested too deep") from error
         except _Problem as error:
             raise self.error(str(error)) from error
 
