@@ -8,6 +8,8 @@ its time: neither is compute.
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
     from analysis.trace.describe import Describer, Description
     from analysis.trace.reading.collect import Collected
+    from analysis.trace.reading.columns import Calls
     from analysis.trace.reading.intervals import Spans
-    from analysis.trace.reading.intervals import Times as Column
 
 # gloo has no reduce-scatter: an all-reduce, or an exchange of all parts, is what one is seen as.
 _SEEN_AS = {Collective.REDUCE_SCATTER: (Collective.ALL_REDUCE, Collective.ALL_TO_ALL, Collective.REDUCE_SCATTER)}
@@ -106,25 +108,33 @@ def _described(found: Collected, describer: Describer) -> list[Description]:
     be its own, in order of time: gloo takes up the collectives of a group in the order in which they were started.
     """
     names, kinds = found.op_names.names, [collective_of(name) for name in found.op_names.names]
-    order = np.lexsort((found.c10d.ends, found.c10d.starts)).tolist()
-    calls = list(zip(*(column[order].tolist() for column in _columns(found)), strict=True))
+    c10d = found.c10d
+    calls = deque(
+        (int(c10d.threads[at]), int(c10d.starts[at]), int(c10d.labels[at]))
+        for at in _in_order(c10d, names)
+        if kinds[c10d.labels[at]] is not Collective.UNKNOWN
+    )
     open_calls: list[tuple[int, int, int]] = []
     described: dict[int, Description] = {}
-    for at in np.lexsort((found.gloo.ends, found.gloo.starts)).tolist():
+    for at in _in_order(found.gloo, names):
         start, label = int(found.gloo.starts[at]), int(found.gloo.labels[at])
         while calls and calls[0][1] <= start:
-            open_calls.append(calls.pop(0))
+            open_calls.append(calls.popleft())
         fitting = (call for call in open_calls if _may_be(kinds[call[2]], kinds[label]))
         if (call := next(fitting, None)) is None:
             described[at] = describer.describe(names[label], None, None, start)
         else:
             open_calls.remove(call)
-            described[at] = describer.describe(names[call[2]], None, call[0], call[1])
+            found_call = describer.describe(names[call[2]], None, call[0], call[1])
+            described[at] = replace(found_call, name=names[label])
     return [described[at] for at in range(len(found.gloo))]
 
 
-def _columns(found: Collected) -> tuple[Column, Column, Column]:
-    return found.c10d.threads, found.c10d.starts, found.c10d.labels
+def _in_order(calls: Calls, names: Sequence[str]) -> list[int]:
+    """The indices of calls by their start; of calls that nothing else tells apart by their name."""
+    by_name = np.argsort(np.array([names[label] for label in calls.labels.tolist()], dtype=str), kind="stable")
+    order: list[int] = by_name[np.lexsort((calls.ends[by_name], calls.starts[by_name]))].tolist()
+    return order
 
 
 def _may_be(asked: Collective, seen: Collective) -> bool:

@@ -30,6 +30,7 @@ class Description:
     """A collective; None, or unknown, where the trace does not say.
 
     Attributes:
+        name: Of the kernel, or of gloo's event.
         kind: Which collective.
         dimension: The mesh dimension of its group.
         group: The index of its group, -1 for none.
@@ -39,6 +40,7 @@ class Description:
         target: The rank in the group that receives.
     """
 
+    name: str
     kind: Collective
     dimension: Dimension = Dimension.UNKNOWN
     group: int = -1
@@ -74,6 +76,7 @@ class Describer:
         kind = next((kind for kind in kinds if kind is not Collective.UNKNOWN), Collective.UNKNOWN)
         group = self._group(own, said)
         return Description(
+            name=name,
             kind=kind,
             dimension=self._dimension(own, group, thread, time),
             group=-1 if group is None else self.groups.index(group),

@@ -59,17 +59,20 @@ def gpu_totals(found: Collected) -> Totals:
 def gpu_work(found: Collected, describer: Describer, steps: Sequence[Step]) -> tuple[Work, int]:
     """The GPU's work by classes and steps; how many records have no launch in the trace."""
     records = found.records
-    starts, ends, correlations = records.starts, records.ends, records.threads
+    # An order of their own, so that nothing depends on that of the file.
+    order = np.lexsort((records.threads, records.ends, records.starts))
+    starts, ends, correlations = records.starts[order], records.ends[order], records.threads[order]
+    labels = records.labels[order]
     launches = _launches(found, correlations)
     is_linked = launches >= 0
     threads = np.where(is_linked, found.launches.threads[launches], -1) if len(found.launches) else launches
     times = np.where(is_linked, found.launches.starts[launches], 0) if len(found.launches) else np.zeros_like(starts)
-    classes = _classes(found, threads, times)
+    classes = _classes(found, labels, threads, times)
     owners = np.where(is_linked, step_at(steps, times), -1)
     described = [
         describer.describe(
-            found.names.names[records.labels[at]],
-            found.described.get(at),
+            found.names.names[labels[at]],
+            found.described.get(int(order[at])),
             int(threads[at]) if is_linked[at] else None,
             int(times[at]),
         )
@@ -107,9 +110,9 @@ def _launches(found: Collected, correlations: Column) -> Column:
     return np.where(labels[order[at]] == correlations, order[at], -1)
 
 
-def _classes(found: Collected, threads: Column, times: Column) -> Column:
+def _classes(found: Collected, labels: Column, threads: Column, times: Column) -> Column:
     """The class of each record: by name, but what an optimiser or a copy of FSDP launched is theirs."""
-    classes = np.array([CLASSES.index(class_of(name)) for name in found.names.names])[found.records.labels]
+    classes = np.array([CLASSES.index(class_of(name)) for name in found.names.names])[labels]
     is_own = is_inside(found.class_scopes, _OPTIMIZER, threads, times) & np.isin(classes, COMPUTE)
     classes[is_own] = _OPTIMIZER
     classes[is_inside(found.class_scopes, _SHARD_COPY, threads, times) & (classes != COMM)] = _SHARD_COPY
@@ -121,10 +124,11 @@ def _edges(n_steps: int, starts: Column, ends: Column, owners: Column, is_head: 
 
     The first window begins where the last kernel of the steps before it ends.
     """
-    lasts = [int(ends[owners == step].max(initial=np.iinfo(np.int64).min)) for step in range(n_steps)]
-    if not n_steps:
-        return np.empty(0, dtype=np.int64)
-    first = int(starts[owners == 0].min(initial=lasts[0]))
-    begin = min(max(first, int(ends[is_head].max(initial=first))), lasts[0])
-    known = np.array([begin, *lasts], dtype=np.int64)
-    return np.maximum.accumulate(known)
+    mine = [owners == step for step in range(n_steps)]
+    worked = [mask for mask in mine if mask.any()]
+    if not worked:
+        return np.full(n_steps + 1, starts.min(), dtype=np.int64)
+    first, last = int(starts[worked[0]].min()), int(ends[worked[0]].max())
+    begin = min(max(first, int(ends[is_head].max(initial=first))), last)
+    edges: Column = np.array([begin, *(int(ends[mask].max(initial=begin)) for mask in mine)], dtype=np.int64)
+    return np.maximum.accumulate(edges)

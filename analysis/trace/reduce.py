@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from analysis.trace.cpu import cpu_totals, cpu_work
 from analysis.trace.describe import Describer
 from analysis.trace.gpu import gpu_totals, gpu_work
@@ -16,7 +14,7 @@ from analysis.trace.reading.collect import collect
 from analysis.trace.reading.names import Collective
 from analysis.trace.reading.stream import TraceFile
 from analysis.trace.record import RankProfile, Scope
-from analysis.trace.work import COMM, Step
+from analysis.trace.work import Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +66,7 @@ def reduce_trace(path: Path, degrees: Mapping[str, int] | None = None) -> RankPr
         steps=times,
         groups=tuple(describer.groups.found),
         kernels=work.kernels(base_ns),
-        unknown=_unknown(found, work, scope),
+        unknown=_unknown(work),
         n_unlinked=n_unlinked,
         notes=_notes(found, steps, n_unlinked),
     )
@@ -86,14 +84,10 @@ def _degrees(beside: Mapping[str, Any]) -> dict[str, int]:
     return {name: mesh[name] for name in MESH_ORDER if isinstance(mesh.get(name), int) and mesh[name] > 0}
 
 
-def _unknown(found: Collected, work: Work, scope: Scope) -> dict[str, int]:
+def _unknown(work: Work) -> dict[str, int]:
     """Names of the communication whose collective is unknown, the commonest first."""
-    if scope is Scope.CPU:
-        labels, names = found.gloo.labels, found.op_names.names
-    else:
-        labels, names = found.records.labels[np.flatnonzero(work.classes == COMM)], found.names.names
-    is_unknown = [item.kind is Collective.UNKNOWN for item in work.described]
-    return dict(Counter(names[label] for label in labels[is_unknown].tolist()).most_common())
+    counts = Counter(item.name for item in work.described if item.kind is Collective.UNKNOWN)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _notes(found: Collected, steps: list[Step], n_unlinked: int) -> tuple[str, ...]:

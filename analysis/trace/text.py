@@ -35,7 +35,7 @@ def to_object(profile: RankProfile) -> dict[str, Any]:
         "exposed_vs_any": totals.exposed_vs_any_ns,
     }
     keys = {f"{name}_us": _us(value) for name, value in times.items()}
-    percent = round(100 * totals.overlap_ns / totals.comm_merged_ns, 3) if totals.comm_merged_ns else None
+    percent = 100 * totals.overlap_ns / totals.comm_merged_ns if totals.comm_merged_ns else None
     return {
         "file": profile.file,
         "scope": profile.scope,

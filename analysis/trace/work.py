@@ -102,7 +102,7 @@ class Work:
     def kernels(self, base_ns: int) -> CommKernels:
         """The communication's pieces, ordered by start."""
         at = np.flatnonzero(self.classes == COMM)
-        order = np.lexsort((self.ends[at], self.starts[at]))
+        order = np.lexsort((self.ends[at], self.starts[at]))  # stable: of equal ones the order of the work
         described = [self.described[index] for index in order]
         at = at[order]
         numbers = [step.number for step in self.steps]

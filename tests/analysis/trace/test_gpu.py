@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,8 @@ def test_the_collective_of_an_rccl_kernel_comes_from_the_calls_around_its_launch
     trace.kernel(RCCL_GENERIC, 100, 110, launch=15)
     trace.annotation("nccl:broadcast", 10, 20, tid=999)
     trace.kernel(RCCL_GENERIC, 120, 130, launch=15, thread=999)
-    trace.op("record_param_comms", 30, 40, **{"Collective name": "_allgather_base", "dtype": "BFloat16"})
+    said: dict[str, Any] = {"Collective name": "_allgather_base"}
+    trace.op("record_param_comms", 30, 40, **said)
     trace.kernel(RCCL_GENERIC, 140, 150, launch=35)
     trace.kernel(RCCL_GENERIC, 160, 170, launch=50)
     trace.annotation("nccl:_reduce_scatter_base", 60, 70)
@@ -97,7 +99,7 @@ def test_the_collective_of_an_rccl_kernel_comes_from_the_calls_around_its_launch
     assert profile.steps[0].collective_ns["unknown"] == 10 * US
 
 
-def group(name: str, description: str, ranks: list[int], **more: object) -> dict[str, object]:
+def group(name: str, description: str, ranks: list[int], **more: Any) -> dict[str, Any]:
     return {
         "Process Group Name": name,
         "Process Group Description": description,

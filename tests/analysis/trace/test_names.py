@@ -14,7 +14,10 @@ COMMUNICATION = [
     ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", Collective.UNKNOWN),
     ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", Collective.UNKNOWN),
     ("ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16(ncclSymkDevWorkArgs4K)", Collective.ALL_REDUCE),
-    ("void (anonymous namespace)::two_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)", Collective.ALL_REDUCE),
+    (
+        "void (anonymous namespace)::two_shot_all_reduce_kernel<float, 16, 8>(float**)",
+        Collective.ALL_REDUCE,
+    ),
     ("void c10d::symmetric_memory::multimem_all_gather_kernel<16>(char*, char*)", Collective.ALL_GATHER),
     ("void (anonymous namespace)::multimem_one_shot_reduce_kernel<float, 16>(float*)", Collective.ALL_REDUCE),
     ("nvshmem_barrier_all_kernel(int)", Collective.OTHER),
@@ -47,8 +50,14 @@ def test_a_communication_kernel_is_known_by_its_name_and_an_unknown_one_is_still
         ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::Mainloop> >(Params)", WorkClass.ATTENTION),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob", WorkClass.ATTENTION),
         ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel)", WorkClass.ATTENTION),
-        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4> >(int)", WorkClass.OPTIMIZER),
-        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int)", WorkClass.POINTWISE),
+        (
+            "void multi_tensor_apply_kernel<ListMetadata<4>, FusedAdamMathFunctor<float, 4> >(int)",
+            WorkClass.OPTIMIZER,
+        ),
+        (
+            "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(int)",
+            WorkClass.POINTWISE,
+        ),
         ("void oneflow::LayerNormBlock<BlockAllReduce<float> >(int)", WorkClass.POINTWISE),
         ("triton_poi_fused__to_copy_convert_element_type_mul_0", WorkClass.POINTWISE),
         ("void at::native::elementwise_kernel<128, 2, {lambda(int)#1}>(int, {lambda(int)#1})", WorkClass.POINTWISE),

@@ -46,7 +46,8 @@ def test_a_trace_reads_the_same_whatever_the_pieces_are(
 def test_names_that_are_no_ascii_and_values_beside_them_are_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(
-        json.dumps({"é": "ü€", "traceEvents": [{"ph": "X", "name": "ß"}], "n": 12}, ensure_ascii=False), encoding="utf-8"
+        json.dumps({"é": "ü€", "traceEvents": [{"ph": "X", "name": "ß"}], "n": 12}, ensure_ascii=False),
+        encoding="utf-8",
     )
     assert read(path) == (["ß"], {"é": "ü€", "n": 12})
 
