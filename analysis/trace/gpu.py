@@ -124,11 +124,15 @@ def _edges(n_steps: int, starts: Column, ends: Column, owners: Column, is_head: 
 
     The first window begins where the last kernel of the steps before it ends.
     """
-    mine = [owners == step for step in range(n_steps)]
-    worked = [mask for mask in mine if mask.any()]
-    if not worked:
+    firsts = np.full(n_steps, np.iinfo(np.int64).max)
+    lasts = np.full(n_steps, np.iinfo(np.int64).min)
+    owned = owners >= 0
+    np.minimum.at(firsts, owners[owned], starts[owned])
+    np.maximum.at(lasts, owners[owned], ends[owned])
+    worked = np.flatnonzero(firsts <= lasts)
+    if not len(worked):
         return np.full(n_steps + 1, starts.min(), dtype=np.int64)
-    first, last = int(starts[worked[0]].min()), int(ends[worked[0]].max())
+    first, last = int(firsts[worked[0]]), int(lasts[worked[0]])
     begin = min(max(first, int(ends[is_head].max(initial=first))), last)
-    edges: Column = np.array([begin, *(int(ends[mask].max(initial=begin)) for mask in mine)], dtype=np.int64)
+    edges: Column = np.append(begin, np.maximum(lasts, begin))
     return np.maximum.accumulate(edges)

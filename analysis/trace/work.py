@@ -14,7 +14,7 @@ from analysis.trace.reading.names import COMPUTE_CLASSES, COPY_CLASSES, WorkClas
 from analysis.trace.record import CommKernels, Times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -63,41 +63,48 @@ class Work:
     def times(self) -> tuple[Times, tuple[Times, ...]]:
         """The times of the whole, and of each step."""
         sets = _Sets.of(self)
-        everything = np.ones(len(self.starts), dtype=bool)
-        whole = self._times(sets, None, np.array(self.whole, dtype=np.int64), everything)
-        return whole, tuple(
-            self._times(sets, step, self.edges[at : at + 2], self.owners == at) for at, step in enumerate(self.steps)
-        )
+        everything = np.zeros(len(self.starts), dtype=np.int64)
+        (whole,) = self._windows(sets, [None], np.array(self.whole, dtype=np.int64), everything)
+        return whole, self._windows(sets, self.steps, self.edges, self.owners)
 
-    def _times(self, sets: _Sets, step: Step | None, window: Column, mine: npt.NDArray[np.bool_]) -> Times:
-        def inside(spans: Spans) -> int:
-            return int(lengths_between_ns(spans, window)[0])
-
-        span = int(window[1] - window[0])
+    def _windows(self, sets: _Sets, steps: Sequence[Step | None], edges: Column, owners: Column) -> tuple[Times, ...]:
+        """The times of windows that lie side by side; sums are those of the work that each owns."""
         durations = self.ends - self.starts
-        by_class: dict[str, int] = {
-            CLASSES[code]: int(durations[mine & (self.classes == code)].sum()) for code in sets.class_codes
-        }
-        comm_durations = durations[sets.comm_at] * mine[sets.comm_at]
-        return Times(
-            step=None if step is None else step.number,
-            profiled_ns=None if step is None else step.end_ns - step.start_ns,
-            span_ns=span,
-            compute_ns=inside(sets.compute),
-            compute_sum_ns=sum(by_class.get(item, 0) for item in COMPUTE_CLASSES),
-            comm_sum_ns=by_class.get(WorkClass.COMM, 0),
-            comm_ns=inside(sets.comm),
-            exposed_ns=inside(sets.exposed),
-            copy_ns=inside(sets.copies),
-            copy_alone_ns=inside(sets.copies_alone),
-            idle_ns=span - inside(sets.busy),
-            bubble_ns=None if sets.beside_pipeline is None else span - inside(sets.beside_pipeline),
-            class_ns=by_class,
-            collective_ns=_sums(comm_durations, sets.by_collective),
-            dimension_ns=_sums(comm_durations, sets.by_dimension),
-            exposed_by_collective_ns={name: inside(spans) for name, spans in sets.exposed_by_collective.items()},
-            exposed_by_dimension_ns={name: inside(spans) for name, spans in sets.exposed_by_dimension.items()},
-        )
+        by_class = _sums(durations, self.classes, owners, len(CLASSES), len(steps))
+        comm = (durations[sets.comm_at], owners[sets.comm_at])
+        by_collective = _named_sums(*comm, sets.collectives, len(steps))
+        by_dimension = _named_sums(*comm, sets.dimensions, len(steps))
+        spans = np.diff(edges).tolist()
+        inside = {name: lengths_between_ns(found, edges).tolist() for name, found in sets.spans.items()}
+        of_collectives = {name: lengths_between_ns(found, edges).tolist() for name, found in sets.exposed_kinds.items()}
+        of_dimensions = {name: lengths_between_ns(found, edges).tolist() for name, found in sets.exposed_dims.items()}
+        classes = {code: CLASSES[code] for code in np.unique(self.classes).tolist()}
+        made = []
+        for at, step in enumerate(steps):
+            class_ns: dict[str, int] = {name: int(by_class[code, at]) for code, name in classes.items()}
+            beside_pipeline = inside.get("beside_pipeline")
+            made.append(
+                Times(
+                    step=None if step is None else step.number,
+                    profiled_ns=None if step is None else step.end_ns - step.start_ns,
+                    span_ns=spans[at],
+                    compute_ns=inside["compute"][at],
+                    compute_sum_ns=sum(class_ns.get(item, 0) for item in COMPUTE_CLASSES),
+                    comm_sum_ns=class_ns.get(WorkClass.COMM, 0),
+                    comm_ns=inside["comm"][at],
+                    exposed_ns=inside["exposed"][at],
+                    copy_ns=inside["copies"][at],
+                    copy_alone_ns=inside["copies_alone"][at],
+                    idle_ns=spans[at] - inside["busy"][at],
+                    bubble_ns=None if beside_pipeline is None else spans[at] - beside_pipeline[at],
+                    class_ns=class_ns,
+                    collective_ns={name: values[at] for name, values in by_collective.items()},
+                    dimension_ns={name: values[at] for name, values in by_dimension.items()},
+                    exposed_by_collective_ns={name: values[at] for name, values in of_collectives.items()},
+                    exposed_by_dimension_ns={name: values[at] for name, values in of_dimensions.items()},
+                )
+            )
+        return tuple(made)
 
     def kernels(self, base_ns: int) -> CommKernels:
         """The communication's pieces, ordered by start."""
@@ -122,61 +129,65 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sets:
-    """The timeline's sets of intervals, made once for all steps."""
+    """The timeline's sets of intervals, made once for all windows."""
 
-    class_codes: tuple[int, ...]
     comm_at: npt.NDArray[np.intp]
-    by_collective: Mapping[str, npt.NDArray[np.bool_]]
-    by_dimension: Mapping[str, npt.NDArray[np.bool_]]
-    compute: Spans
-    comm: Spans
-    copies: Spans
-    exposed: Spans
-    copies_alone: Spans
-    busy: Spans
-    beside_pipeline: Spans | None
-    exposed_by_collective: Mapping[str, Spans]
-    exposed_by_dimension: Mapping[str, Spans]
+    collectives: Sequence[str]
+    dimensions: Sequence[str]
+    spans: Mapping[str, Spans]
+    exposed_kinds: Mapping[str, Spans]
+    exposed_dims: Mapping[str, Spans]
 
     @classmethod
     def of(cls, work: Work) -> _Sets:
-        comm_at = np.flatnonzero(work.classes == COMM)
+        """The sets of a timeline."""
 
         def spans(chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Spans:
             return union(work.starts[chosen], work.ends[chosen])
 
-        by_collective = _masks([item.kind for item in work.described])
-        by_dimension = _masks([item.dimension for item in work.described])
-        compute, comm = spans(np.isin(work.classes, COMPUTE)), spans(comm_at)
-        copies = spans(np.isin(work.classes, COPIES))
-        pipeline = by_dimension.get(Dimension.PP)
+        comm_at = np.flatnonzero(work.classes == COMM)
+        collectives, dimensions = ([item.kind for item in work.described], [item.dimension for item in work.described])
+        compute, comm, copies = (
+            spans(np.isin(work.classes, COMPUTE)),
+            spans(comm_at),
+            spans(np.isin(work.classes, COPIES)),
+        )
+        found = {
+            "compute": compute,
+            "comm": comm,
+            "copies": copies,
+            "exposed": subtract(comm, compute),
+            "copies_alone": subtract(copies, merge(compute, comm)),
+            "busy": merge(compute, comm, copies),
+        }
+        is_pipeline = np.array([item is Dimension.PP for item in dimensions], dtype=bool)
+        if is_pipeline.any():
+            found["beside_pipeline"] = merge(compute, copies, spans(comm_at[~is_pipeline]))
+
+        def exposed(labels: Sequence[str]) -> dict[str, Spans]:
+            column = np.array(labels, dtype=object)
+            return {str(name): subtract(spans(comm_at[column == name]), compute) for name in sorted(set(labels))}
+
         return cls(
-            class_codes=tuple(np.unique(work.classes).tolist()),
             comm_at=comm_at,
-            by_collective=by_collective,
-            by_dimension=by_dimension,
-            compute=compute,
-            comm=comm,
-            copies=copies,
-            exposed=subtract(comm, compute),
-            copies_alone=subtract(copies, merge(compute, comm)),
-            busy=merge(compute, comm, copies),
-            beside_pipeline=None if pipeline is None else merge(compute, copies, spans(comm_at[~pipeline])),
-            exposed_by_collective=_exposed(by_collective, lambda mask: spans(comm_at[mask]), compute),
-            exposed_by_dimension=_exposed(by_dimension, lambda mask: spans(comm_at[mask]), compute),
+            collectives=collectives,
+            dimensions=dimensions,
+            spans=found,
+            exposed_kinds=exposed(collectives),
+            exposed_dims=exposed(dimensions),
         )
 
 
-def _masks(labels: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:
-    column = np.array(labels, dtype=object)
-    return {str(label): column == label for label in sorted(set(labels))}
+def _sums(durations: Column, rows: Column, owners: Column, n_rows: int, n_owners: int) -> Column:
+    """The sum of durations for each row and owner; what belongs to nobody, owner -1, is left out."""
+    table = np.zeros((n_rows, n_owners), dtype=np.int64)
+    owned = owners >= 0
+    np.add.at(table, (rows[owned], owners[owned]), durations[owned])
+    return table
 
 
-def _exposed(
-    masks: Mapping[str, npt.NDArray[np.bool_]], spans: Callable[[npt.NDArray[np.bool_]], Spans], compute: Spans
-) -> dict[str, Spans]:
-    return {label: subtract(spans(mask), compute) for label, mask in masks.items()}
-
-
-def _sums(durations: Column, masks: Mapping[str, npt.NDArray[np.bool_]]) -> dict[str, int]:
-    return {label: int(durations[mask].sum()) for label, mask in masks.items()}
+def _named_sums(durations: Column, owners: Column, labels: Sequence[str], n_owners: int) -> dict[str, list[int]]:
+    names = sorted(set(labels))
+    rows = np.array([names.index(label) for label in labels], dtype=np.int64)
+    table = _sums(durations, rows, owners, len(names), n_owners).tolist()
+    return dict(zip(map(str, names), table, strict=True))

@@ -5,29 +5,38 @@ Events may come in any order. Memory grows with the GPU records and with their l
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from analysis.trace.reading.columns import Calls, Codes, OutermostCalls
-from analysis.trace.reading.events import Arguments, arguments, nanoseconds
+from analysis.trace.reading.events import Arguments, arguments, intervals, start_times
 from analysis.trace.reading.names import WorkClass, class_of_op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from analysis.trace.reading.events import Event
+    from analysis.trace.reading.intervals import Times
     from analysis.trace.reading.stream import TraceFile
 
 _GPU_RECORDS = ("kernel", "gpu_memcpy", "gpu_memset")
 _STEP = re.compile(r"ProfilerStep#(\d+)")
+_OTHER_OPS = ("c10d::", "record_param_comms", "fsdp::")
 OWN_PREFIX = "sweep::"
 """The trainer's annotations of its collectives begin so; see docs/traces.md."""
 CLASSES = tuple(WorkClass)
+_CODES = {work_class: code for code, work_class in enumerate(CLASSES)}
 _NO_LAUNCH = -1
+# Calls of the driver that start no work. They are many: a process that polls an event makes more of them than launches.
+_NO_WORK = re.compile(
+    r"Event|Query|Capturing|Attribute|Occupancy|Synchronize|Wait|Get(?!Launch)|Malloc|HostAlloc|Free|LastError|Version"
+)
 
 
 @dataclass(slots=True)
@@ -49,6 +58,7 @@ class Collected:
         c10d: Calls that start collectives on the CPU; the label is the index in ``op_names``.
         gloo: Collectives of gloo; the label is the index in ``op_names``.
         ops: Operations of ATen that no other encloses: the label is the index in :data:`CLASSES`.
+        has_ops: Whether operations of ATen are kept.
         n_ops: Operations of ATen on each thread, by the code of the thread.
     """
 
@@ -69,103 +79,136 @@ class Collected:
     c10d: Calls = field(default_factory=Calls)
     gloo: Calls = field(default_factory=Calls)
     ops: OutermostCalls = field(default_factory=OutermostCalls)
+    has_ops: bool = False
     n_ops: dict[int, int] = field(default_factory=dict)
 
 
 def collect(file: TraceFile) -> Collected:
-    """Read a trace once and keep what the numbers need.
+    """Read a trace and keep what the numbers need.
+
+    Operations of ATen count only without a GPU. Where the file names devices they are left out, and where it then holds
+    no work of theirs it is read again.
 
     Raises:
         TraceError: If the file is no trace, or is damaged.
     """
-    collector = _Collector()
-    take = collector.handlers.get
+    found = _collect(file, with_ops=None)
+    return found if len(found.records) or found.has_ops else _collect(file, with_ops=True)
+
+
+def _collect(file: TraceFile, *, with_ops: bool | None) -> Collected:
+    found = Collected()
+    collector = _Collector(found)
     for events in file:
-        collector.found.n_events += len(events)
+        found.n_events += len(events)
+        found.has_ops = (
+            not (len(found.records) or file.beside.get("deviceProperties")) if with_ops is None else with_ops
+        )
+        chosen: dict[str, list[Event]] = {cat: [] for cat in collector.handlers}
+        take = chosen.get
         for event in events:
-            handle = take(event.cat)
-            if handle is not None and event.ph == "X":
-                try:
-                    handle(event)
-                except (ValueError, OverflowError, msgspec.MsgspecError) as error:
-                    raise file.error(f"holds a damaged event {event.name!r}: {error}") from error
-    collector.found.beside = file.beside
-    collector.found.ops.settle()
-    return collector.found
+            if (of_its_cat := take(event.cat)) is not None and event.ph == "X":
+                of_its_cat.append(event)
+        for cat, of_cat in chosen.items():
+            if of_cat:
+                _handle(collector.handlers[cat], of_cat, file)
+    found.beside = file.beside
+    found.ops.settle()
+    return found
+
+
+def _handle(handle: Callable[[list[Event]], None], events: list[Event], file: TraceFile) -> None:
+    """Let a handler take events; of those that it cannot take, the first is named."""
+    try:
+        handle(events)
+    except (ValueError, OverflowError, msgspec.MsgspecError) as error:
+        for event in events:
+            try:
+                intervals([event])
+                arguments([event])
+            except (ValueError, msgspec.MsgspecError) as of_event:
+                raise file.error(f"holds a damaged event {event.name!r}: {of_event}") from of_event
+        raise file.error(f"holds a damaged event: {error}") from error
 
 
 class _Collector:
     """Takes events of each category to where they belong."""
 
-    def __init__(self) -> None:
-        self.found = Collected()
-        self._threads: dict[int | str, int] = {}
-        self._has_gpu = False
-        self.handlers: dict[str, Callable[[Event], None]] = {
+    def __init__(self, found: Collected) -> None:
+        self._found = found
+        self._threads = Codes()
+        self.handlers: dict[str, Callable[[list[Event]], None]] = {
             **dict.fromkeys(_GPU_RECORDS, self._record),
             "cpu_op": self._op,
             "user_annotation": self._annotation,
             **dict.fromkeys(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"), self._launch),
         }
 
-    def _place(self, event: Event) -> tuple[int, int, int]:
-        """Thread, start and end."""
-        start, duration = nanoseconds(event.ts), nanoseconds(event.dur)
-        if duration < 0:
-            raise ValueError(f"its duration is {duration} ns")
-        return self._thread(event), start, start + duration
+    def _record(self, events: list[Event]) -> None:
+        found, said = self._found, arguments(events)
+        for at, item in enumerate(said, start=len(found.records)):
+            if item.collective is not None or item.group is not None:
+                found.described[at] = item
+        found.streams.update({(item.device, item.stream) for item in said})
+        correlations = [_NO_LAUNCH if item.correlation is None else item.correlation for item in said]
+        labels = found.names.of([event.name for event in events])
+        found.records.add(np.array(correlations, dtype=np.int64), *intervals(events), labels)
 
-    def _thread(self, event: Event) -> int:
-        return self._threads.setdefault(event.tid, len(self._threads))
+    def _launch(self, events: list[Event]) -> None:
+        events = [event for event in events if not _starts_no_work(event.name)]
+        if not events:
+            return
+        said = arguments(events)
+        correlations = [_NO_LAUNCH if item.correlation is None else item.correlation for item in said]
+        starts, labels = start_times(events), np.array(correlations, dtype=np.int64)
+        known = labels != _NO_LAUNCH
+        threads = self._threads.of([event.tid for event in events])
+        self._found.launches.add(threads[known], starts[known], starts[known], labels[known])
 
-    def _record(self, event: Event) -> None:
-        found, said = self.found, arguments(event)
-        _, start, end = self._place(event)
-        correlation = _NO_LAUNCH if said.correlation is None else said.correlation
-        if said.collective is not None or said.group is not None:
-            found.described[len(found.records)] = said
-        found.records.append(correlation, start, end, found.names[event.name])
-        found.streams.add((said.device, said.stream))
-        self._has_gpu = True
+    def _op(self, events: list[Event]) -> None:
+        found = self._found
+        if found.has_ops:
+            ops = [event for event in events if event.name.startswith("aten::")]
+            labels = [_CODES[class_of_op(event.name)] for event in ops]
+            threads = self._add(found.ops, ops, labels)
+            for thread, count in zip(*np.unique(threads, return_counts=True), strict=True):
+                found.n_ops[int(thread)] = found.n_ops.get(int(thread), 0) + int(count)
+        others = [event for event in events if event.name.startswith(_OTHER_OPS)]
+        c10d = [event for event in others if event.name.startswith("c10d::")]
+        self._add(found.c10d, c10d, found.op_names.of([event.name for event in c10d]))
+        self._comm_scopes([event for event in others if event.name == "record_param_comms"])
+        copies = [event for event in others if event.name.startswith("fsdp::")]
+        self._add(found.class_scopes, copies, [_CODES[WorkClass.SHARD_COPY]] * len(copies))
 
-    def _launch(self, event: Event) -> None:
-        correlation = arguments(event).correlation
-        if correlation is not None:
-            start = nanoseconds(event.ts)
-            self.found.launches.append(self._thread(event), start, start, correlation)
+    def _annotation(self, events: list[Event]) -> None:
+        found = self._found
+        steps = [(event, int(match[1])) for event in events if (match := _STEP.fullmatch(event.name))]
+        self._add(found.steps, [event for event, _ in steps], [number for _, number in steps])
+        gloo = [event for event in events if event.name.startswith("gloo:")]
+        self._add(found.gloo, gloo, found.op_names.of([event.name for event in gloo]))
+        self._comm_scopes([event for event in events if event.name.startswith(("nccl:", OWN_PREFIX))])
+        fsdp = [event for event in events if event.name.startswith("FSDP::")]
+        self._add(found.fsdp_scopes, fsdp, [0] * len(fsdp))
+        copies = [event for event in fsdp if "_copy_" in event.name]
+        self._add(found.class_scopes, copies, [_CODES[WorkClass.SHARD_COPY]] * len(copies))
+        optimizer = [event for event in events if event.name.startswith("Optimizer.step#")]
+        self._add(found.class_scopes, optimizer, [_CODES[WorkClass.OPTIMIZER]] * len(optimizer))
 
-    def _op(self, event: Event) -> None:
-        name, found = event.name, self.found
-        if name.startswith("aten::"):
-            if not self._has_gpu:  # with a GPU its kernels are the work, whatever the CPU does
-                place = self._place(event)
-                found.n_ops[place[0]] = found.n_ops.get(place[0], 0) + 1
-                found.ops.append(*place, CLASSES.index(class_of_op(name)))
-        elif name.startswith("c10d::"):
-            found.c10d.append(*self._place(event), found.op_names[name])
-        elif name == "record_param_comms":
-            self._comm_scope(event, arguments(event))
-        elif name.startswith("fsdp::"):
-            found.class_scopes.append(*self._place(event), CLASSES.index(WorkClass.SHARD_COPY))
+    def _comm_scopes(self, events: list[Event]) -> None:
+        found = self._found
+        first = len(found.comm_texts)
+        self._add(found.comm_scopes, events, range(first, first + len(events)))
+        found.comm_texts += [event.name for event in events]
+        found.comm_arguments += arguments(events)
 
-    def _annotation(self, event: Event) -> None:
-        name, found = event.name, self.found
-        if step := _STEP.fullmatch(name):
-            found.steps.append(*self._place(event), int(step[1]))
-        elif name.startswith("gloo:"):
-            found.gloo.append(*self._place(event), found.op_names[name])
-        elif name.startswith(("nccl:", OWN_PREFIX)):
-            self._comm_scope(event, Arguments())
-        elif name.startswith("Optimizer.step#"):
-            found.class_scopes.append(*self._place(event), CLASSES.index(WorkClass.OPTIMIZER))
-        elif name.startswith("FSDP::"):
-            place = self._place(event)
-            found.fsdp_scopes.append(*place, 0)
-            if "_copy_" in name:
-                found.class_scopes.append(*place, CLASSES.index(WorkClass.SHARD_COPY))
+    def _add(self, calls: Calls, events: list[Event], labels: Sequence[int] | Times) -> Times:
+        """Add calls with their labels; the codes of their threads."""
+        threads = self._threads.of([event.tid for event in events])
+        if events:
+            calls.add(threads, *intervals(events), np.array(labels, dtype=np.int64))
+        return threads
 
-    def _comm_scope(self, event: Event, said: Arguments) -> None:
-        found = self.found
-        found.comm_scopes.append(*self._place(event), len(found.comm_texts))
-        found.comm_texts.append(event.name)
-        found.comm_arguments.append(said)
+
+@functools.cache
+def _starts_no_work(name: str) -> bool:
+    return _NO_WORK.search(name) is not None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from array import array
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.trace.reading.intervals import Times, outermost
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _FIRST_LIMIT = 1 << 16
-_COLUMNS = 4
 
 
 class Codes:
@@ -17,53 +19,56 @@ class Codes:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self._codes: dict[str, int] = {}
+        self._codes: dict[str | int, int] = {}
 
-    def __getitem__(self, name: str) -> int:
-        """The number of a name, which gets the next one where it is new."""
-        code = self._codes.get(name)
-        if code is None:
-            code = self._codes[name] = len(self.names)
-            self.names.append(name)
-        return code
+    def of(self, names: Iterable[str | int]) -> Times:
+        """The number of each name; a new one gets the next."""
+        codes = self._codes
+        found = [codes.setdefault(name, len(codes)) for name in names]
+        if len(codes) > len(self.names):
+            self.names.extend(map(str, list(codes)[len(self.names) :]))
+        return np.array(found, dtype=np.int64)
 
 
 class Calls:
-    """Intervals on threads, each with a label: operations, annotations, launches."""
+    """Intervals on threads, each with a label: GPU records, operations, annotations, launches."""
 
     def __init__(self) -> None:
-        self._rows = array("q")
+        self._parts: list[Times] = []
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._rows) // _COLUMNS
+        return self._length
 
-    def append(self, thread: int, start: int, end: int, label: int) -> None:
-        """Add one, in any order."""
-        self._rows.extend((thread, start, end, label))
+    def add(self, threads: Times, starts: Times, ends: Times, labels: Times) -> None:
+        """Add several, in any order."""
+        self._parts.append(np.stack((threads, starts, ends, labels)))
+        self._length += len(starts)
 
     @property
     def threads(self) -> Times:
         """The code of each one's thread."""
-        return self._column(0)
+        return self._columns()[0]
 
     @property
     def starts(self) -> Times:
         """Each one's start in ns."""
-        return self._column(1)
+        return self._columns()[1]
 
     @property
     def ends(self) -> Times:
         """Each one's end in ns."""
-        return self._column(2)
+        return self._columns()[2]
 
     @property
     def labels(self) -> Times:
         """The label of each."""
-        return self._column(3)
+        return self._columns()[3]
 
-    def _column(self, at: int) -> Times:
-        # A copy: an array that numpy looks into cannot grow.
-        return np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _COLUMNS)[:, at].copy()
+    def _columns(self) -> list[Times]:
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate((np.empty((4, 0), dtype=np.int64), *self._parts), axis=1)]
+        return list(self._parts[0])
 
 
 class OutermostCalls(Calls):
@@ -73,15 +78,15 @@ class OutermostCalls(Calls):
         super().__init__()
         self._limit = _FIRST_LIMIT
 
-    def append(self, thread: int, start: int, end: int, label: int) -> None:
-        """Add one, in any order."""
-        super().append(thread, start, end, label)
+    def add(self, threads: Times, starts: Times, ends: Times, labels: Times) -> None:
+        """Add several, in any order."""
+        super().add(threads, starts, ends, labels)
         if len(self) >= self._limit:
             self.settle()
             self._limit = 2 * len(self) + _FIRST_LIMIT
 
     def settle(self) -> None:
         """Forget those that others enclose."""
-        rows = np.frombuffer(self._rows, dtype=np.int64).reshape(-1, _COLUMNS)
-        kept = rows[outermost(rows[:, 0], rows[:, 1], rows[:, 2])]
-        self._rows = array("q", kept.tobytes())
+        kept = outermost(self.threads, self.starts, self.ends)
+        self._parts = [self._parts[0][:, kept]]
+        self._length = self._parts[0].shape[1]

@@ -20,7 +20,7 @@ from analysis.trace.reading.events import Event
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 21
 _MOST_BYTES = 1 << 28
 """What one event, or one value beside the events, may take at most."""
 _GZIP = b"\x1f\x8b"
@@ -44,7 +44,7 @@ class _Problem(Exception):
 
 
 class TraceFile:
-    """A trace's file: iterate once over its lists of events, then read what stood beside them.
+    """A trace's file: iterate over its lists of events, then read what stood beside them.
 
     Attributes:
         path: The file, gzip or plain.
@@ -61,6 +61,7 @@ class TraceFile:
         Raises:
             TraceError: If the file cannot be read, is cut or damaged, or is no trace.
         """
+        self.beside = {}
         try:
             with self.path.open("rb") as raw:
                 is_gzip = raw.peek(2)[:2] == _GZIP

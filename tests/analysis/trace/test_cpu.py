@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from analysis.trace.record import RankProfile
 from analysis.trace.reduce import reduce_trace
 from tests.analysis.trace.synthetic import Trace
@@ -15,8 +17,11 @@ def reduced(trace: Trace, folder: Path) -> RankProfile:
     return reduce_trace(trace.write(folder))
 
 
-def test_an_asynchronous_collective_overlaps_with_the_computation_beside_it(tmp_path: Path) -> None:
-    trace = Trace().step(1, 0, 100)
+@pytest.mark.parametrize("devices", [[], [{"id": 0}]])  # torch names the machine's devices, used or not
+def test_an_asynchronous_collective_overlaps_with_the_computation_beside_it(
+    tmp_path: Path, devices: list[dict[str, int]]
+) -> None:
+    trace = Trace(deviceProperties=devices).step(1, 0, 100)
     trace.op("c10d::allreduce_", 5, 10)
     trace.gloo("all_reduce", 12, 52)
     trace.op("aten::linear", 20, 45).op("aten::addmm", 21, 44).op("aten::relu", 60, 70)

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.trace.reading import stream
-from analysis.trace.reading.events import nanoseconds
+from analysis.trace.reading.events import Event, nanoseconds, start_times
 from analysis.trace.reading.stream import TraceError, TraceFile
+from analysis.trace.reduce import reduce_trace
 from tests.analysis.trace.synthetic import GEMM, MEMCPY, POINTWISE, Trace
 
 
@@ -131,5 +134,34 @@ def test_decimal_times_become_whole_nanoseconds_without_a_float_between(number: 
 
 @pytest.mark.parametrize("number", [b"", b'"12"', b"null", b"NaN"])
 def test_what_is_no_time_is_an_error(number: bytes) -> None:
-    with pytest.raises(ValueError, match="no time"):
+    with pytest.raises(ValueError, match=r"no time|hold"):
         nanoseconds(number)
+
+
+numbers = st.one_of(
+    st.integers(0, 4 * 10**15).map(str),
+    st.tuples(st.integers(0, 4 * 10**15), st.integers(0, 999)).map(lambda pair: f"{pair[0]}.{pair[1]:03}"),
+    st.floats(-1e9, 1e9, allow_subnormal=False).map(repr),
+)
+
+
+@given(st.one_of(*(st.lists(one, max_size=5) for one in (numbers, st.from_regex(r"\A[1-9]\d{0,15}\.\d{3}\Z")))))
+def test_many_times_at_once_are_what_each_is_by_itself(texts: list[str]) -> None:
+    events = [Event(ts=msgspec.Raw(text.encode())) for text in texts]
+    assert start_times(events).tolist() == [nanoseconds(text.encode()) for text in texts]
+
+
+def test_memory_grows_with_kernels_and_not_with_the_other_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_PIECE_BYTES", 1 << 16)
+    peaks = []
+    for n_calls in (2_000, 40_000):
+        trace = a_trace()
+        trace.events += [trace.events[0] | {"cat": "python_function", "name": f"call {at}"} for at in range(n_calls)]
+        path = trace.write(tmp_path, f"{n_calls}.json")
+        tracemalloc.start()
+        reduce_trace(path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
