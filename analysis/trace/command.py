@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ _EPILOG = (
     "exit codes: 0 reduced; 2 a file is no trace, is cut or damaged (named on standard error; the others are reduced), "
     "or the profile cannot be written"
 )
-_UNSAFE = re.compile(r"[^\w.-]")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +96,7 @@ def _print_joined(profiles: Sequence[RankProfile]) -> None:
 
 def _write(folder: Path, node: str, profiles: Sequence[RankProfile], failures: Sequence[Failure]) -> bool:
     """Write the node's profile; False where that failed, which is said."""
-    path = profile_path(folder, _UNSAFE.sub("_", node))
+    path = profile_path(folder, node)
     try:
         write_profile(path, NodeProfile(node=node, ranks=tuple(profiles), failures=tuple(failures)))
     except OSError as error:

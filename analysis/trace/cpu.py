@@ -1,7 +1,8 @@
 """A trace without a GPU: operations of ATen compute, and gloo's threads communicate.
 
-Communication is the union of all ``gloo:*``. Compute is the union of all ``aten::*`` on threads without any ``gloo:*``,
-less the time inside ``c10d::*``, which only starts collectives and copies their inputs. A wait of the caller leaves no
+Communication is the union of all ``gloo:*``. Compute is the union of all ``aten::*`` on threads that run no collective
+of gloo, less the time inside ``c10d::*``, which only starts collectives and copies their inputs. A send or a receive is
+recorded on its caller's thread, which computes. A wait of the caller leaves no
 event at all. An operation of autograd's engine spans such waits, and an operation's innermost calls leave out most of
 its time: neither is compute.
 """
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from analysis.trace.describe import Describer, Description
     from analysis.trace.reading.collect import Collected
     from analysis.trace.reading.columns import Calls
-    from analysis.trace.reading.intervals import Spans
+    from analysis.trace.reading.intervals import Spans, Times
 
 # gloo has no reduce-scatter: an all-reduce, or an exchange of all parts, is what one is seen as.
 _SEEN_AS = {Collective.REDUCE_SCATTER: (Collective.ALL_REDUCE, Collective.ALL_TO_ALL, Collective.REDUCE_SCATTER)}
@@ -36,7 +37,7 @@ _SEEN_AS = {Collective.REDUCE_SCATTER: (Collective.ALL_REDUCE, Collective.ALL_TO
 
 def cpu_totals(found: Collected, steps: Sequence[Step]) -> Totals:
     """The whole trace by the rule of names; its span is that of the steps, else of all work."""
-    gloo_threads = set(found.gloo.threads.tolist())
+    gloo_threads = set(_gloo_threads(found).tolist())
     comm = union(found.gloo.starts, found.gloo.ends)
     compute = subtract(merge(EMPTY, *_ops(found).values()), _c10d(found))
     begin, end = _whole(steps, merge(comm, compute))
@@ -81,7 +82,7 @@ def cpu_work(found: Collected, describer: Describer, steps: Sequence[Step]) -> W
 def _ops(found: Collected) -> dict[int, Spans]:
     """The time of operations on threads that do not communicate, by the code of their class."""
     ops = found.ops
-    mine = ~np.isin(ops.threads, found.gloo.threads)
+    mine = ~np.isin(ops.threads, _gloo_threads(found))
     threads, starts, ends, classes = ops.threads[mine], ops.starts[mine], ops.ends[mine], ops.labels[mine]
     for work_class in (WorkClass.OPTIMIZER, WorkClass.SHARD_COPY):
         code = CLASSES.index(work_class)
@@ -89,9 +90,16 @@ def _ops(found: Collected) -> dict[int, Spans]:
     return {int(code): union(starts[classes == code], ends[classes == code]) for code in np.unique(classes)}
 
 
+def _gloo_threads(found: Collected) -> Times:
+    """The threads that run collectives; only their events tell them, for their names do not."""
+    is_p2p = np.array([collective_of(name) is Collective.P2P for name in found.op_names.names], dtype=bool)
+    threads: Times = found.gloo.threads[~is_p2p[found.gloo.labels]]
+    return threads
+
+
 def _c10d(found: Collected) -> Spans:
     calls = found.c10d
-    mine = ~np.isin(calls.threads, found.gloo.threads)
+    mine = ~np.isin(calls.threads, _gloo_threads(found))
     return union(calls.starts[mine], calls.ends[mine])
 
 

@@ -82,8 +82,8 @@ class Describer:
             group=-1 if group is None else self.groups.index(group),
             sequence=_int(own.get("seq")) if "seq" in own else said.sequence,
             n_bytes=_int(own.get("bytes")) if "bytes" in own else _n_bytes(said),
-            source=said.source,
-            target=said.target,
+            source=_int(own.get("src")) if "src" in own else said.source,
+            target=_int(own.get("dst")) if "dst" in own else said.target,
         )
 
     def _group(self, own: Mapping[str, str], said: Arguments) -> Group | None:

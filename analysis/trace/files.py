@@ -1,25 +1,23 @@
-"""The text of ``profile-<node>.json`` and its place."""
+"""The place of ``profile-<node>.json``, and its writing."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING
 
-from analysis.trace.record import NodeProfile
-from sweep.core.encoding.codec import plain
-from sweep.core.encoding.record import parse_object, read_fields, render
 from sweep.files import write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from analysis.trace.record import RankProfile
+    from analysis.trace.record import NodeProfile
 
-KIND = "profile"
+_UNSAFE = re.compile(r"[^\w.-]")
 
 
 def profile_path(folder: Path, node: str) -> Path:
-    """Where the profile of a node's ranks belongs."""
-    return folder / f"profile-{node}.json"
+    """Where the profile of a node's ranks belongs; signs that a file's name should not have become ``_``."""
+    return folder / f"profile-{_UNSAFE.sub('_', node)}.json"
 
 
 def write_profile(path: Path, profile: NodeProfile) -> None:
@@ -29,24 +27,4 @@ def write_profile(path: Path, profile: NodeProfile) -> None:
         OSError: If it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, render_profile(profile))
-
-
-def render_profile(profile: NodeProfile) -> str:
-    """A node's profile as the text of its file."""
-    body = {"ranks": [_plain_rank(rank) for rank in profile.ranks], "failures": list(map(plain, profile.failures))}
-    return render(KIND, plain(profile) | body)
-
-
-def parse_profile(text: str) -> NodeProfile:
-    """A node's profile from the text of its file.
-
-    Raises:
-        RecordError: If it is damaged, of another kind, or of another schema version.
-    """
-    data = parse_object(text, KIND)
-    return NodeProfile(**read_fields(NodeProfile, data, KIND))
-
-
-def _plain_rank(rank: RankProfile) -> dict[str, Any]:
-    return plain(rank) | {"steps": list(map(plain, rank.steps)), "groups": list(map(plain, rank.groups))}
+    write_atomically(path, profile.render())

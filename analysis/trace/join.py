@@ -37,10 +37,11 @@ class RankStep:
     Attributes:
         rank: The global rank.
         times: Where the step's time went.
-        transfer_ns: Of ``times.comm_sum_ns`` what the last rank of each collective took; None where not every kernel
-            found its peers' (then ``n_unmatched`` is above 0): part of the waiting would be missing.
-        wait_ns: The rest: waiting for peers. ``transfer_ns`` plus ``wait_ns`` is ``times.comm_sum_ns``.
-        p2p_wait_ns: Of it the waiting in point to point, which in a pipeline is its bubble as a receiver sees it.
+        transfer_ns: Of the collectives' durations what the last rank of each took; None where not every one found its
+            peers': part of the waiting would be missing.
+        wait_ns: The rest of them: waiting for peers.
+        p2p_transfer_ns: The same of sends and receives. The four together are ``times.comm_sum_ns``.
+        p2p_wait_ns: Waiting in sends and receives.
         n_unmatched: Communication kernels without those of all their peers.
     """
 
@@ -48,6 +49,7 @@ class RankStep:
     times: Times
     transfer_ns: int | None
     wait_ns: int | None
+    p2p_transfer_ns: int | None
     p2p_wait_ns: int | None
     n_unmatched: int
 
@@ -128,7 +130,7 @@ def quantities(item: RankStep) -> dict[str, float]:
     """Every quantity of a rank's step by its name; what is unknown is missing, a class without work is 0."""
     times = item.times
     values: dict[str, float | None] = {name: getattr(times, name) for name in _PLAIN}
-    values |= {name: getattr(item, name) for name in ("transfer_ns", "wait_ns", "p2p_wait_ns")}
+    values |= {name: getattr(item, name) for name in ("transfer_ns", "wait_ns", "p2p_transfer_ns", "p2p_wait_ns")}
     for field in _MAPPED:
         values |= {f"{field}.{name}": value for name, value in getattr(times, field).items()}
     return {name: value for name, value in values.items() if value is not None}
@@ -144,32 +146,36 @@ def _spreads(rows: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, Sprea
 
 
 def _slowest(of: Sequence[RankStep]) -> int | None:
-    waits = [(item.wait_ns, item.rank) for item in of if item.wait_ns is not None]
+    waits = [
+        (item.wait_ns + item.p2p_wait_ns, item.rank)
+        for item in of
+        if item.wait_ns is not None and item.p2p_wait_ns is not None
+    ]
     return min(waits)[1] if len(waits) == len(of) > 1 else None
 
 
 def _rank_step(rank: int, profile: RankProfile, times: Times, transfers: Sequence[int | None]) -> RankStep:
     kernels = profile.kernels
-    transfer = wait = p2p_wait = n_unmatched = 0
+    transfers_ns, waits_ns, n_unmatched = [0, 0], [0, 0], [0, 0]
     for at, step in enumerate(kernels.step):
         if step != times.step:
             continue
+        is_p2p = kernels.collective[at] is Collective.P2P
         shortest = transfers[at]
         if shortest is None:
-            n_unmatched += 1
-            continue
-        transfer += shortest
-        wait += kernels.duration_ns[at] - shortest
-        if kernels.collective[at] is Collective.P2P:
-            p2p_wait += kernels.duration_ns[at] - shortest
-    is_known = n_unmatched == 0
+            n_unmatched[is_p2p] += 1
+        else:
+            transfers_ns[is_p2p] += shortest
+            waits_ns[is_p2p] += kernels.duration_ns[at] - shortest
+    known = [count == 0 for count in n_unmatched]
     return RankStep(
         rank=rank,
         times=times,
-        transfer_ns=transfer if is_known else None,
-        wait_ns=wait if is_known else None,
-        p2p_wait_ns=p2p_wait if is_known else None,
-        n_unmatched=n_unmatched,
+        transfer_ns=transfers_ns[0] if known[0] else None,
+        wait_ns=waits_ns[0] if known[0] else None,
+        p2p_transfer_ns=transfers_ns[1] if known[1] else None,
+        p2p_wait_ns=waits_ns[1] if known[1] else None,
+        n_unmatched=sum(n_unmatched),
     )
 
 
@@ -194,7 +200,7 @@ def _keys(profile: RankProfile, n_joined: int) -> Iterable[tuple[Hashable, int |
     """What the kernels of one collective have in common on all its ranks, and how many ranks that are.
 
     The number in the group counts if the trace has it, else the place among the step's: a trace may begin anywhere, so
-    that a count over the whole of it is another on each rank. Where the trace names no groups, all ranks are one.
+    that a count over the whole of it is another on each rank. Where the trace names no groups, all ranks are one, unless it counts several.
     """
     kernels = profile.kernels
     seen: Counter[Hashable] = Counter()
@@ -205,13 +211,18 @@ def _keys(profile: RankProfile, n_joined: int) -> Iterable[tuple[Hashable, int |
         key = (group.ranks or group.name, step, kind, ends, kernels.sequence[at])
         seen[key] += 1
         # Work of no step stands alone: how much of it a trace holds is chance.
-        n_ranks = None if step is None else _n_ranks(group, ends, profile, n_joined)
+        n_ranks = None if step is None else _n_ranks(group, kind, ends, profile, n_joined)
         yield (*key, seen[key]), n_ranks
 
 
-def _n_ranks(group: Group, ends: tuple[int | None, int | None], profile: RankProfile, n_joined: int) -> int | None:
-    if None not in ends:
-        return 2
-    if group.size or group.ranks:
-        return group.size or len(group.ranks)
-    return n_joined if profile.world_size in (None, n_joined) else None
+def _n_ranks(
+    group: Group, kind: Collective, ends: tuple[int | None, int | None], profile: RankProfile, n_joined: int
+) -> int | None:
+    """How many ranks take part; None where nothing says."""
+    known = group.size or len(group.ranks)
+    if kind is Collective.P2P:
+        return 2 if None not in ends or known == 2 else None
+    if known:
+        return known
+    is_one_group = profile.n_groups in (None, 1) and profile.world_size in (None, n_joined)
+    return n_joined if is_one_group else None

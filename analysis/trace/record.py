@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from analysis.trace.groups import Dimension, Group
 from analysis.trace.reading.names import Collective
+from sweep.core.encoding.record import Record, RecordError
 
 
 class Scope(StrEnum):
@@ -157,6 +158,7 @@ class RankProfile:
         file: Name of the trace's file.
         rank: The global rank; None where neither the trace nor the file's name says.
         world_size: How many ranks there were.
+        n_groups: How many process groups there were; None where the trace does not say.
         scope: What of the trace was taken.
         base_ns: The time that the kernels' starts count from.
         totals: The whole trace by the rule of names.
@@ -172,6 +174,7 @@ class RankProfile:
     file: str
     rank: int | None
     world_size: int | None
+    n_groups: int | None
     scope: Scope
     base_ns: int
     totals: Totals
@@ -193,9 +196,25 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NodeProfile:
+class NodeProfile(Record):
     """The traces of one node's ranks."""
+
+    KIND = "profile"
+    FILE = "a profile"
 
     node: str
     ranks: tuple[RankProfile, ...]
     failures: tuple[Failure, ...] = ()
+
+    def check(self) -> None:
+        """Refuse columns of different lengths, and groups that are not there.
+
+        Raises:
+            RecordError: If there are such.
+        """
+        for rank in self.ranks:
+            columns = [getattr(rank.kernels, item.name) for item in fields(CommKernels)]
+            if len(set(map(len, columns))) != 1:
+                raise RecordError(f"a profile is damaged: the columns of {rank.file} have different lengths")
+            if any(index is not None and not 0 <= index < len(rank.groups) for index in rank.kernels.group):
+                raise RecordError(f"a profile is damaged: {rank.file} names a group that it does not hold")

@@ -59,6 +59,7 @@ def reduce_trace(path: Path, degrees: Mapping[str, int] | None = None) -> RankPr
         file=path.name,
         rank=_whole_number(info.get("rank")) if "rank" in info else _rank_of_name(path),
         world_size=_whole_number(info.get("world_size")),
+        n_groups=_whole_number(info.get("pg_count")),
         scope=scope,
         base_ns=base_ns,
         totals=totals,

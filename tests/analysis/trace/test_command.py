@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.trace.command import main
-from analysis.trace.files import parse_profile
+from analysis.trace.record import NodeProfile
 from tests.analysis.trace.synthetic import GEMM, NCCL_ALL_REDUCE, Trace
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ def test_the_profile_of_a_node_is_written_with_the_traces_that_failed(
     assert main([str(cut), str(good), "--out", str(tmp_path / "out"), "--node", "gpu/07"]) == 2
     captured = capsys.readouterr()
     assert "rank1.json is cut" in captured.err
-    profile = parse_profile((tmp_path / "out" / "profile-gpu_07.json").read_text())
+    profile = NodeProfile.parse((tmp_path / "out" / "profile-gpu_07.json").read_text())
     assert profile.node == "gpu/07"
     assert [rank.rank for rank in profile.ranks] == [0]
     assert [failure.file for failure in profile.failures] == ["rank1.json"]

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.trace.record import RankProfile
 from analysis.trace.reduce import reduce_trace
-from tests.analysis.trace.synthetic import Trace
+from tests.analysis.trace.synthetic import MAIN_THREAD, Trace
 
 US = 1000
 OTHER_GLOO_THREAD = 201
@@ -101,3 +101,20 @@ def test_a_process_that_does_not_communicate_has_no_communication(tmp_path: Path
     profile = reduced(Trace().step(1, 0, 100).op("aten::mm", 10, 20), tmp_path)
     assert (profile.totals.n_comm, profile.totals.comm_merged_ns, profile.steps[0].exposed_ns) == (0, 0, 0)
     assert profile.kernels.step == ()
+
+
+def test_a_send_is_recorded_on_the_thread_that_computes(tmp_path: Path) -> None:
+    trace = Trace().step(1, 0, 100)
+    trace.annotation("sweep::send dim=pp ranks=0,1 src=0 dst=1 seq=4", 5, 12).op("c10d::send", 6, 8)
+    trace.gloo("send", 7, 40, tid=MAIN_THREAD)
+    trace.op("aten::mm", 20, 30)
+    profile = reduced(trace, tmp_path)
+    (step,) = profile.steps
+    assert (profile.totals.compute_merged_ns, profile.totals.overlap_ns, profile.totals.n_compute) == (
+        10 * US,
+        10 * US,
+        1,
+    )
+    assert (step.collective_ns, step.dimension_ns) == ({"p2p": 33 * US}, {"pp": 33 * US})
+    assert step.bubble_ns == 90 * US
+    assert (profile.kernels.source, profile.kernels.target) == ((0,), (1,))

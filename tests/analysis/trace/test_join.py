@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.trace.files import parse_profile, profile_path, render_profile, write_profile
+from analysis.trace.files import profile_path, write_profile
 from analysis.trace.join import JoinError, join
 from analysis.trace.record import Failure, NodeProfile, RankProfile
 from analysis.trace.reduce import reduce_trace
@@ -67,6 +67,12 @@ def test_of_a_larger_world_without_named_groups_nothing_is_matched(tmp_path: Pat
     assert [item.n_unmatched for item in step.ranks] == [2, 2]
 
 
+def test_of_several_groups_that_nothing_names_nothing_is_matched(tmp_path: Path) -> None:
+    ranks = [replace(rank(tmp_path, number, late=0), n_groups=3) for number in (0, 1)]
+    (step,) = join(ranks).steps
+    assert [item.n_unmatched for item in step.ranks] == [2, 2]
+
+
 def test_collectives_are_matched_in_their_own_group_only(tmp_path: Path) -> None:
     groups = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
     ranks = [rank(tmp_path, n, 10 * n, world_size=4, **said("g", groups[n])) for n in range(4)]
@@ -92,7 +98,20 @@ def test_a_send_is_matched_with_its_receive(tmp_path: Path) -> None:
     receiver = Trace(rank=1, world_size=4).step(1, 0, 10)
     receiver.kernel(NCCL_SEND_RECV, 50, 110, launch=1, **ends | {"Collective name": "recv"})
     (step,) = join([reduce_trace(trace.write(tmp_path)) for trace in (sender, receiver)]).steps
-    assert [(item.transfer_ns, item.p2p_wait_ns) for item in step.ranks] == [(10 * US, 0), (10 * US, 50 * US)]
+    assert [(item.p2p_transfer_ns, item.p2p_wait_ns, item.wait_ns) for item in step.ranks] == [
+        (10 * US, 0, 0),
+        (10 * US, 50 * US, 0),
+    ]
+    assert step.slowest_rank == 0
+
+
+def test_sends_whose_ends_nothing_names_are_matched_with_none_and_leave_the_collectives_known(tmp_path: Path) -> None:
+    traces = [Trace(rank=number).step(1, 0, 10) for number in (0, 1)]
+    for number, trace in enumerate(traces):
+        trace.kernel(NCCL_SEND_RECV, 10, 20, launch=1).kernel(NCCL_ALL_REDUCE, 30 + number, 40, launch=2)
+    (step,) = join([reduce_trace(trace.write(tmp_path)) for trace in traces]).steps
+    assert [(item.wait_ns, item.p2p_wait_ns, item.n_unmatched) for item in step.ranks] == [(US, None, 1), (0, None, 1)]
+    assert step.slowest_rank is None
 
 
 def test_one_rank_twice_or_a_rank_unknown_is_an_error(tmp_path: Path) -> None:
@@ -118,6 +137,17 @@ def test_a_nodes_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = profile_path(tmp_path / "out", "n1")
     write_profile(path, profile)
     assert path.name == "profile-n1.json"
-    assert parse_profile(path.read_text()) == profile
+    assert NodeProfile.parse(path.read_text()) == profile
     with pytest.raises(RecordError, match="schema version 9"):
-        parse_profile(render_profile(profile).replace('"schema": 1', '"schema": 9', 1))
+        NodeProfile.parse(profile.render().replace('"schema": 1', '"schema": 9', 1))
+
+
+def test_a_profile_whose_columns_do_not_fit_is_refused(tmp_path: Path) -> None:
+    one = rank(tmp_path, 0, late=0, **said("0", [0, 1]))
+    for kernels, what in (
+        (replace(one.kernels, duration_ns=(1,)), "different lengths"),
+        (replace(one.kernels, group=(0, 1)), "a group that it does not hold"),
+    ):
+        text = NodeProfile(node="n", ranks=(replace(one, kernels=kernels),)).render()
+        with pytest.raises(RecordError, match=what):
+            NodeProfile.parse(text)
