@@ -200,7 +200,8 @@ def _keys(profile: RankProfile, n_joined: int) -> Iterable[tuple[Hashable, int |
     """What the kernels of one collective have in common on all its ranks, and how many ranks that are.
 
     The number in the group counts if the trace has it, else the place among the step's: a trace may begin anywhere, so
-    that a count over the whole of it is another on each rank. Where the trace names no groups, all ranks are one, unless it counts several.
+    that a count over the whole of it is another on each rank. Where the trace names no groups, all ranks are one,
+    unless it counts several.
     """
     kernels = profile.kernels
     seen: Counter[Hashable] = Counter()

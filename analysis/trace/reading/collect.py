@@ -101,17 +101,10 @@ def _collect(file: TraceFile, *, with_ops: bool | None) -> Collected:
     collector = _Collector(found)
     for events in file:
         found.n_events += len(events)
-        found.has_ops = (
-            not (len(found.records) or file.beside.get("deviceProperties")) if with_ops is None else with_ops
-        )
-        chosen: dict[str, list[Event]] = {cat: [] for cat in collector.handlers}
-        take = chosen.get
-        for event in events:
-            if (of_its_cat := take(event.cat)) is not None and event.ph == "X":
-                of_its_cat.append(event)
-        for cat, of_cat in chosen.items():
-            if of_cat:
-                _handle(collector.handlers[cat], of_cat, file)
+        has_device = bool(len(found.records) or file.beside.get("deviceProperties"))
+        found.has_ops = not has_device if with_ops is None else with_ops
+        collector.take(events, file)
+        del events  # what was read may go before more is
     found.beside = file.beside
     found.ops.settle()
     return found
@@ -143,6 +136,21 @@ class _Collector:
             "user_annotation": self._annotation,
             **dict.fromkeys(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"), self._launch),
         }
+
+    def take(self, events: list[Event], file: TraceFile) -> None:
+        """Keep of events what counts.
+
+        Raises:
+            TraceError: If one of them is damaged.
+        """
+        chosen: dict[str, list[Event]] = {cat: [] for cat in self.handlers}
+        of_cat = chosen.get
+        for event in events:
+            if (alike := of_cat(event.cat)) is not None and event.ph == "X":
+                alike.append(event)
+        for cat, alike in chosen.items():
+            if alike:
+                _handle(self.handlers[cat], alike, file)
 
     def _record(self, events: list[Event]) -> None:
         found, said = self._found, arguments(events)

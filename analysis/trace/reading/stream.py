@@ -20,7 +20,7 @@ from analysis.trace.reading.events import Event
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PIECE_BYTES = 1 << 21
+_PIECE_BYTES = 1 << 20
 _MOST_BYTES = 1 << 28
 """What one event, or one value beside the events, may take at most."""
 _GZIP = b"\x1f\x8b"
@@ -150,12 +150,13 @@ class _Buffer:
             has_more = self._fill()
             found, is_over = self._piece(has_more)
             yield found
+            found = []  # what was read may go before more is
 
     def _piece(self, has_more: bool) -> tuple[list[Event], bool]:
         """The events up to the last that is whole; whether the list ends with it."""
         ends = _ends(self._text, self._at) if has_more else iter([(len(self._text), len(self._text))])
         for _, (end, following) in zip(range(_TRIES), ends, strict=False):
-            text = b"[" + self._text[self._at : end] + (b"]" if has_more else b"")
+            text = b"".join((b"[", memoryview(self._text)[self._at : end], b"]" if has_more else b""))
             try:
                 found, is_over = _decode_events(text), not has_more
             except msgspec.ValidationError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,19 @@ class Trace:
         content = self.text().encode()
         path.write_bytes(gzip.compress(content, 1) if path.suffix == ".gz" else content)
         return path
+
+
+def random_trace(seed: int) -> Trace:
+    """A trace of one step on three streams, the same for the same seed; times are whole µs."""
+    rng = random.Random(seed)
+    trace = Trace().step(1, 1000, 2000)
+    now = [5000, 5000, 5000]
+    for at in range(300):
+        stream = rng.choices((0, 1, 2), weights=(6, 2, 1))[0]
+        name, cat = {0: (rng.choice((GEMM, POINTWISE)), "kernel"), 1: (NCCL_ALL_REDUCE, "kernel")}.get(
+            stream, (MEMCPY, "gpu_memcpy")
+        )
+        start = now[stream] + rng.randrange(20)
+        now[stream] = start + rng.randrange(1, 80 if stream == 1 else 40)
+        trace.kernel(name, start, now[stream], launch=1001 + at, cat=cat, stream=7 + stream)
+    return trace

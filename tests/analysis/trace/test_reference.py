@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 
 from analysis.trace.record import RankProfile
 from analysis.trace.reduce import reduce_trace
-from tests.analysis.trace.synthetic import GEMM, MEMCPY, NCCL_ALL_GATHER, NCCL_ALL_REDUCE, POINTWISE, Trace
+from tests.analysis.trace.synthetic import (
+    GEMM,
+    MEMCPY,
+    NCCL_ALL_GATHER,
+    NCCL_ALL_REDUCE,
+    POINTWISE,
+    Trace,
+    random_trace,
+)
 
 US = 1000
 NAMES = {
@@ -124,3 +133,17 @@ def test_numbers_do_not_depend_on_when_the_trace_was_made(folder: Path, found: l
     after = reduced(trace, folder)
     assert (after.totals, after.whole, after.steps) == (before.totals, before.whole, before.steps)
     assert after.kernels == before.kernels
+
+
+RECORDED = json.loads((Path(__file__).parents[2] / "golden" / "hta_0_5_0.json").read_text())
+"""What Holistic Trace Analysis 0.5.0 says of random traces; ``benchmarks/trace_vs_hta.py --record`` wrote it."""
+
+
+@pytest.mark.parametrize("seed", sorted(RECORDED, key=int))
+def test_numbers_agree_with_holistic_trace_analysis_where_definitions_do(tmp_path: Path, seed: str) -> None:
+    totals, said = reduced(random_trace(int(seed)), tmp_path).totals, RECORDED[seed]
+    assert totals.busy_ns is not None
+    assert totals.span_ns == pytest.approx(US * said["span_us"], rel=1e-3)
+    assert totals.span_ns - totals.busy_ns == pytest.approx(US * said["idle_us"], rel=1e-3)
+    assert totals.compute_merged_ns == pytest.approx(US * said["compute_us"], rel=1e-3)
+    assert 100 * totals.overlap_ns / totals.comm_merged_ns == pytest.approx(said["overlap_pct"], rel=1e-3)
