@@ -85,7 +85,7 @@ def environment() -> Path:
 
 
 def measured(python: Path | str, program: str, path: Path) -> dict[str, Any]:
-    """What a program says of a trace, and what it took."""
+    """A program's numbers of a trace, and the time and memory that it took."""
     done = subprocess.run(
         [python, "-c", program + _MEASURE, str(path.resolve())], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What is known of a collective: from its kernel's arguments, from the calls around its launch, and from its name."""
+"""Describes a collective by its kernel's arguments, by the calls around its launch, and by its name."""
 
 from __future__ import annotations
 

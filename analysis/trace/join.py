@@ -197,7 +197,7 @@ def _transfers(by_rank: Mapping[int, RankProfile]) -> dict[int, list[int | None]
 
 
 def _keys(profile: RankProfile, n_joined: int) -> Iterable[tuple[Hashable, int | None]]:
-    """What the kernels of one collective have in common on all its ranks, and how many ranks that are.
+    """A key for each kernel, the same for the kernels of one collective on all its ranks, and how many ranks it has.
 
     The number in the group counts if the trace has it, else the place among the step's: a trace may begin anywhere, so
     that a count over the whole of it is another on each rank. Where the trace names no groups, all ranks are one,

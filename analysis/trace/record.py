@@ -12,7 +12,7 @@ from sweep.core.encoding.record import Record, RecordError
 
 
 class Scope(StrEnum):
-    """What of a trace was taken: the names that the reference values go by."""
+    """Which part of a trace the numbers are of, by the names of the reference values."""
 
     GPU = "all_exact"
     """Every kernel, copy and fill of the GPU."""

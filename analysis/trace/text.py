@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.encoding.codec import plain
 from sweep.core.encoding.message import counted
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def to_lines(profile: RankProfile) -> Iterator[str]:
 
 
 def joined_lines(joined: Joined) -> Iterator[str]:
-    """What several ranks say together: waiting apart from transfer, and the rank that the others wait for."""
+    """Several ranks together, for people: the rank that the others wait for, and the spread over ranks."""
     for step in joined.steps:
         slowest = "slowest rank unknown" if step.slowest_rank is None else f"slowest is rank {step.slowest_rank}"
         yield f"step {step.step} over {counted(len(step.ranks), 'rank')}: {slowest}"
@@ -92,7 +92,7 @@ def joined_lines(joined: Joined) -> Iterator[str]:
 
 
 def _plain_times(times: Times) -> dict[str, Any]:
-    return plain(times) | {"overlapped_ns": times.overlapped_ns, "busy_ns": times.busy_ns}
+    return asdict(times) | {"overlapped_ns": times.overlapped_ns, "busy_ns": times.busy_ns}
 
 
 def _us(value_ns: int | None) -> float | None:

@@ -41,7 +41,7 @@ _NO_WORK = re.compile(
 
 @dataclass(slots=True)
 class Collected:
-    """What was kept of a trace; times in ns.
+    """The parts of a trace that the numbers need; times in ns.
 
     Attributes:
         beside: What the file holds beside its events.

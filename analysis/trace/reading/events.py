@@ -32,7 +32,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """What an event says of a kernel, of its launch, or of a collective."""
+    """The arguments of a kernel, of its launch, or of a collective."""
 
     correlation: int | None = None
     stream: int | str | None = None

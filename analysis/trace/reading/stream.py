@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 1 << 20
 _MOST_BYTES = 1 << 28
-"""What one event, or one value beside the events, may take at most."""
+"""The most that one event, or one value beside the events, may take."""
 _GZIP = b"\x1f\x8b"
 _BLANK = b" \t\r\n"
 _MOST_BLANK = 256
@@ -40,7 +40,7 @@ class TraceError(Exception):
 
 
 class _Problem(Exception):
-    """What is wrong with the text of a file."""
+    """The text of a file is wrong; the message says how, after the file's name."""
 
 
 class TraceFile:

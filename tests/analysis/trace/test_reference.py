@@ -135,8 +135,9 @@ def test_numbers_do_not_depend_on_when_the_trace_was_made(folder: Path, found: l
     assert after.kernels == before.kernels
 
 
-RECORDED = json.loads((Path(__file__).parents[2] / "golden" / "hta_0_5_0.json").read_text())
-"""What Holistic Trace Analysis 0.5.0 says of random traces; ``benchmarks/trace_vs_hta.py --record`` wrote it."""
+GOLDEN = Path(__file__).parents[2] / "golden" / "hta_0_5_0.json"
+RECORDED: dict[str, dict[str, float]] = json.loads(GOLDEN.read_text())
+"""Values of Holistic Trace Analysis 0.5.0 for random traces; ``benchmarks/trace_vs_hta.py --record`` wrote it."""
 
 
 @pytest.mark.parametrize("seed", sorted(RECORDED, key=int))
