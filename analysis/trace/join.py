@@ -211,9 +211,7 @@ def _keys(profile: RankProfile, n_joined: int) -> Iterable[tuple[Hashable, int |
         ends = (kernels.source[at], kernels.target[at]) if kind is Collective.P2P else (None, None)
         key = (group.ranks or group.name, step, kind, ends, kernels.sequence[at])
         seen[key] += 1
-        # Work of no step stands alone: how much of it a trace holds is chance.
-        n_ranks = None if step is None else _n_ranks(group, kind, ends, profile, n_joined)
-        yield (*key, seen[key]), n_ranks
+        yield (*key, seen[key]), _n_ranks(group, kind, ends, profile, n_joined)
 
 
 def _n_ranks(

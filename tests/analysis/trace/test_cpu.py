@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.trace.reading import columns, stream
 from analysis.trace.record import RankProfile
 from analysis.trace.reduce import reduce_trace
 from tests.analysis.trace.synthetic import MAIN_THREAD, Trace
@@ -39,8 +40,9 @@ def test_copies_on_gloos_threads_and_calls_that_only_start_a_collective_are_no_c
     trace = Trace().step(1, 0, 100)
     trace.op("aten::copy_", 10, 20).op("c10d::_allgather_base_", 12, 18).op("aten::copy_", 13, 17)
     trace.gloo("all_gather", 20, 40).op("aten::copy_", 30, 39, tid=200)
-    totals = reduced(trace, tmp_path).totals
-    assert totals.compute_merged_ns == 4 * US
+    profile = reduced(trace, tmp_path)
+    totals = profile.totals
+    assert totals.compute_merged_ns == profile.steps[0].compute_ns == 4 * US
     assert totals.n_compute == 2
     assert totals.overlap_ns == 0
 
@@ -68,6 +70,26 @@ def test_gloos_events_get_the_kind_and_the_group_of_the_call_that_started_them(t
     assert kernels.collective == ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
     assert kernels.dimension == ("tp", "dp", "unknown", "unknown")
     assert (kernels.sequence, kernels.n_bytes) == ((3, None, None, None), (64, None, None, None))
+
+
+def test_a_collective_is_not_described_by_a_call_that_comes_after_it(tmp_path: Path) -> None:
+    trace = Trace().step(1, 0, 100)
+    trace.gloo("all_reduce", 5, 10)  # its call came before the trace began
+    trace.op("c10d::_reduce_scatter_base_", 20, 22).gloo("all_reduce", 25, 30)
+    assert reduced(trace, tmp_path).kernels.collective == ("all_reduce", "reduce_scatter")
+
+
+def test_operations_are_the_outermost_however_many_pieces_they_come_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = Trace().step(1, 0, 1000)
+    for at in range(50):
+        trace.op("aten::copy_", 10 * at + 2, 10 * at + 4).op("aten::linear", 10 * at, 10 * at + 8)
+    whole = reduced(trace, tmp_path)
+    monkeypatch.setattr(stream, "_PIECE_BYTES", 500)
+    monkeypatch.setattr(columns, "_FIRST_LIMIT", 3)
+    assert reduced(trace, tmp_path) == whole
+    assert whole.steps[0].class_ns == {"gemm": 400 * US}
 
 
 def test_fsdps_reduce_scatter_by_an_exchange_of_parts_is_one_by_its_annotation(tmp_path: Path) -> None:

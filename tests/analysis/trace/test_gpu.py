@@ -99,6 +99,14 @@ def test_the_collective_of_an_rccl_kernel_comes_from_the_calls_around_its_launch
     assert profile.steps[0].collective_ns["unknown"] == 10 * US
 
 
+def test_a_call_that_has_ended_does_not_describe_a_launch_and_one_around_it_does(tmp_path: Path) -> None:
+    trace = Trace().step(1, 0, 100)
+    trace.annotation("nccl:broadcast", 5, 50).annotation("nccl:all_reduce", 10, 20)
+    trace.kernel(RCCL_GENERIC, 100, 110, launch=30).kernel(RCCL_GENERIC, 120, 130, launch=15)
+    trace.kernel(RCCL_GENERIC, 140, 150, launch=60)
+    assert reduced(trace, tmp_path).kernels.collective == ("broadcast", "all_reduce", "unknown")
+
+
 def group(name: str, description: str, ranks: list[int], **more: Any) -> dict[str, Any]:
     return {
         "Process Group Name": name,

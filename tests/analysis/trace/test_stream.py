@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.trace.reading import stream
@@ -145,6 +145,9 @@ numbers = st.one_of(
 )
 
 
+@example(["1.25", "2.5"])
+@example(["1.250", "2.50", "3"])
+@example(["1.250", "25"])
 @given(st.one_of(*(st.lists(one, max_size=5) for one in (numbers, st.from_regex(r"\A[1-9][0-9]{0,14}[.][0-9]{3}\Z")))))
 def test_many_times_at_once_are_what_each_is_by_itself(texts: list[str]) -> None:
     events = [Event(ts=msgspec.Raw(text.encode())) for text in texts]
