@@ -51,16 +51,16 @@ def _events(n_events: int) -> Iterator[str]:
             for name, stream in ((GATHER, 20), *((GEMM, 7),) * 7, *((POINTWISE, 7),) * 12):
                 correlation += 1
                 for op in ("aten::linear", "aten::t"):
-                    said = {
+                    stated = {
                         "External id": correlation,
                         "Sequence number": made * 7919 % 100_003,
                         "Input Dims": [[1, 4096, 4096], []],
                     }
-                    yield _event("cpu_op", op, 1, now, 9.125, **said)
+                    yield _event("cpu_op", op, 1, now, 9.125, **stated)
                 yield _event("cuda_runtime", "cudaLaunchKernel", 1, now + 3, 4.25, correlation=correlation)
                 more = GROUP if stream == 20 else {}
-                said = {"correlation": correlation, "stream": stream, "device": 0, "grid": [1, 2, 3], **more}
-                yield _event("kernel", name, stream, now + 30_000, 5 + made % 4001 / 1000, **said)
+                stated = {"correlation": correlation, "stream": stream, "device": 0, "grid": [1, 2, 3], **more}
+                yield _event("kernel", name, stream, now + 30_000, 5 + made % 4001 / 1000, **stated)
                 made += 4
                 now += 10.125
         yield _event("user_annotation", f"ProfilerStep#{step}", 1, begin, now - begin)

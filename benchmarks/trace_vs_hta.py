@@ -114,8 +114,8 @@ def record() -> None:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in SEEDS:
-            said = measured(environment(), _BY_HTA, random_trace(seed).write(Path(folder), f"rank0-{seed}.json.gz"))
-            found[str(seed)] = {name: said[name] for name in ("overlap_pct", "span_us", "idle_us", "compute_us")}
+            stated = measured(environment(), _BY_HTA, random_trace(seed).write(Path(folder), f"rank0-{seed}.json.gz"))
+            found[str(seed)] = {name: stated[name] for name in ("overlap_pct", "span_us", "idle_us", "compute_us")}
     GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
 
 

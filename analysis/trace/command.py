@@ -17,7 +17,7 @@ from analysis.trace.files import profile_path, write_profile
 from analysis.trace.groups import MESH_ORDER
 from analysis.trace.join import JoinError, join
 from analysis.trace.reading.stream import TraceError
-from analysis.trace.record import Failure, NodeProfile
+from analysis.trace.record import NodeProfile, TraceFailure
 from analysis.trace.reduce import reduce_trace
 from analysis.trace.text import joined_lines, to_lines, to_object
 
@@ -36,14 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Reduce traces, print what they hold, and write the node's profile where asked; the exit code."""
     options = _parser().parse_args(argv)
     profiles: list[RankProfile] = []
-    failures: list[Failure] = []
+    failures: list[TraceFailure] = []
     try:
         for path in options.files:
             try:
                 profile = reduce_trace(path, options.mesh)
             except TraceError as error:
                 print(f"analysis trace: {error}", file=sys.stderr)
-                failures.append(Failure(file=path.name, reason=str(error)))
+                failures.append(TraceFailure(file=path.name, reason=str(error)))
                 continue
             profiles.append(profile)
             for line in [json.dumps(to_object(profile))] if options.json else to_lines(profile):
@@ -94,8 +94,8 @@ def _print_joined(profiles: Sequence[RankProfile]) -> None:
         print(line, flush=True)
 
 
-def _write(folder: Path, node: str, profiles: Sequence[RankProfile], failures: Sequence[Failure]) -> bool:
-    """Write the node's profile; False where that failed, which is said."""
+def _write(folder: Path, node: str, profiles: Sequence[RankProfile], failures: Sequence[TraceFailure]) -> bool:
+    """Write the node's profile; False where that failed, which a message says."""
     path = profile_path(folder, node)
     try:
         write_profile(path, NodeProfile(node=node, ranks=tuple(profiles), failures=tuple(failures)))

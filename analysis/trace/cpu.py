@@ -21,7 +21,7 @@ from analysis.trace.reading.intervals import EMPTY, intersect, length_ns, merge,
 from analysis.trace.reading.names import Collective, WorkClass, collective_of
 from analysis.trace.reading.scopes import is_inside
 from analysis.trace.record import Totals
-from analysis.trace.work import COMM, Step, Work
+from analysis.trace.work import COMM, ProfiledStep, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SEEN_AS = {Collective.REDUCE_SCATTER: (Collective.ALL_REDUCE, Collective.ALL_TO_ALL, Collective.REDUCE_SCATTER)}
 
 
-def cpu_totals(found: Collected, steps: Sequence[Step]) -> Totals:
+def cpu_totals(found: Collected, steps: Sequence[ProfiledStep]) -> Totals:
     """The whole trace by the rule of names; its span is that of the steps, else of all work."""
     gloo_threads = set(_gloo_threads(found).tolist())
     comm = union(found.gloo.starts, found.gloo.ends)
@@ -59,7 +59,7 @@ def cpu_totals(found: Collected, steps: Sequence[Step]) -> Totals:
     )
 
 
-def cpu_work(found: Collected, describer: Describer, steps: Sequence[Step]) -> Work:
+def cpu_work(found: Collected, describer: Describer, steps: Sequence[ProfiledStep]) -> Work:
     """The CPU's work by classes and steps; work belongs to the step that it begins in."""
     c10d = _c10d(found)
     pieces = {code: subtract(spans, c10d) for code, spans in _ops(found).items()}
@@ -103,7 +103,7 @@ def _c10d(found: Collected) -> Spans:
     return union(calls.starts[mine], calls.ends[mine])
 
 
-def _whole(steps: Sequence[Step], work: Spans) -> tuple[int, int]:
+def _whole(steps: Sequence[ProfiledStep], work: Spans) -> tuple[int, int]:
     if steps:
         return steps[0].start_ns, steps[-1].end_ns
     return (int(work[0, 0]), int(work[-1, 1])) if len(work) else (0, 0)

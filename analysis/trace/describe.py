@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from analysis.trace.groups import Dimension, Group, Groups, dimension_named, dimension_of
 from analysis.trace.reading.collect import OWN_PREFIX
-from analysis.trace.reading.events import Arguments
+from analysis.trace.reading.events import EventArguments
 from analysis.trace.reading.names import Collective, collective_of
 from analysis.trace.reading.scopes import OpenCalls
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from analysis.trace.reading.collect import Collected
 
-_NOTHING = Arguments()
+_NOTHING = EventArguments()
 _DTYPE_BYTES = {
     **dict.fromkeys(("Byte", "Char", "Bool", "Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz"), 1),
     **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
@@ -60,7 +60,7 @@ class Describer:
         self._comm = OpenCalls(found.comm_scopes)
         self._fsdp = OpenCalls(found.fsdp_scopes)
 
-    def describe(self, name: str, said: Arguments | None, thread: int | None, time: int) -> Description:
+    def describe(self, name: str, stated: EventArguments | None, thread: int | None, time: int) -> Description:
         """A collective by its name, its arguments, and the place where it was started (thread None: unknown).
 
         The trainer's own annotation knows best, then the arguments, then c10d's call and annotation around the start;
@@ -70,27 +70,27 @@ class Describer:
         texts = [self._found.comm_texts[label] for label in labels]
         calls = [self._found.comm_arguments[label] for label in labels]
         own = next((_fields(text) for text in texts if text.startswith(OWN_PREFIX)), {})
-        said = said or next((call for call in calls if call.collective not in (None, "wait")), _NOTHING)
-        names = [own.get("op"), said.collective, *texts, name]
+        stated = stated or next((call for call in calls if call.collective not in (None, "wait")), _NOTHING)
+        names = [own.get("op"), stated.collective, *texts, name]
         kinds = (collective_of(text) for text in names if text)
         kind = next((kind for kind in kinds if kind is not Collective.UNKNOWN), Collective.UNKNOWN)
-        group = self._group(own, said)
+        group = self._group(own, stated)
         return Description(
             name=name,
             kind=kind,
             dimension=self._dimension(own, group, thread, time),
             group=-1 if group is None else self.groups.index(group),
-            sequence=_int(own.get("seq")) if "seq" in own else said.sequence,
-            n_bytes=_int(own.get("bytes")) if "bytes" in own else _n_bytes(said),
-            source=_int(own.get("src")) if "src" in own else said.source,
-            target=_int(own.get("dst")) if "dst" in own else said.target,
+            sequence=_int(own.get("seq")) if "seq" in own else stated.sequence,
+            n_bytes=_int(own.get("bytes")) if "bytes" in own else _n_bytes(stated),
+            source=_int(own.get("src")) if "src" in own else stated.source,
+            target=_int(own.get("dst")) if "dst" in own else stated.target,
         )
 
-    def _group(self, own: Mapping[str, str], said: Arguments) -> Group | None:
+    def _group(self, own: Mapping[str, str], stated: EventArguments) -> Group | None:
         if "ranks" in own:
             ranks = tuple(int(rank) for rank in own["ranks"].split(",") if rank.isdigit())
             return Group(name=own.get("group"), description=own.get("dim"), ranks=ranks, size=len(ranks))
-        group = self.groups.of(said)
+        group = self.groups.of(stated)
         return None if group == Group() else group
 
     def _dimension(self, own: Mapping[str, str], group: Group | None, thread: int | None, time: int) -> Dimension:
@@ -111,8 +111,8 @@ def _int(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _n_bytes(said: Arguments) -> int | None:
-    if said.dtype not in _DTYPE_BYTES:
+def _n_bytes(stated: EventArguments) -> int | None:
+    if stated.dtype not in _DTYPE_BYTES:
         return None
-    elements: Sequence[int] = [count for count in (said.elements_in, said.elements_out) if count is not None]
-    return max(elements) * _DTYPE_BYTES[said.dtype] if elements else None
+    elements: Sequence[int] = [count for count in (stated.elements_in, stated.elements_out) if count is not None]
+    return max(elements) * _DTYPE_BYTES[stated.dtype] if elements else None

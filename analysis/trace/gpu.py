@@ -17,7 +17,7 @@ from analysis.trace.reading.intervals import intersect, length_ns, merge, subtra
 from analysis.trace.reading.names import Kind, WorkClass, class_of, kind_of
 from analysis.trace.reading.scopes import is_inside
 from analysis.trace.record import Totals
-from analysis.trace.work import COMM, COMPUTE, Step, Work
+from analysis.trace.work import COMM, COMPUTE, ProfiledStep, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def gpu_totals(found: Collected) -> Totals:
     )
 
 
-def gpu_work(found: Collected, describer: Describer, steps: Sequence[Step]) -> tuple[Work, int]:
+def gpu_work(found: Collected, describer: Describer, steps: Sequence[ProfiledStep]) -> tuple[Work, int]:
     """The GPU's work by classes and steps; how many records have no launch in the trace."""
     records = found.records
     # An order of their own, so that nothing depends on that of the file.
@@ -92,7 +92,7 @@ def gpu_work(found: Collected, describer: Describer, steps: Sequence[Step]) -> t
     return work, int((~is_linked).sum())
 
 
-def step_at(steps: Sequence[Step], times: Column) -> Column:
+def step_at(steps: Sequence[ProfiledStep], times: Column) -> Column:
     """The index of the step that a moment of the CPU lies in, -1 for none; pauses belong to the step before them."""
     if not steps:
         return np.full(len(times), -1, dtype=np.int64)

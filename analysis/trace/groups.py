@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from analysis.trace.reading.events import Arguments
+    from analysis.trace.reading.events import EventArguments
 
 MESH_ORDER = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Mesh dimensions, outermost first, as the trainer numbers its ranks."""
@@ -108,16 +108,16 @@ class Groups:
             self.found.append(group)
         return self._indices[group]
 
-    def of(self, said: Arguments) -> Group:
+    def of(self, stated: EventArguments) -> Group:
         """The group that a collective's arguments name, with what the trace's list of groups adds."""
-        config = self._configs.get(said.group or "", {})
-        ranks = _listed(said.ranks) or _strided(said) or _numbers(config.get("ranks"))
-        size = said.size or config.get("pg_size")
+        config = self._configs.get(stated.group or "", {})
+        ranks = _listed(stated.ranks) or _strided(stated) or _numbers(config.get("ranks"))
+        size = stated.size or config.get("pg_size")
         if size is not None and len(ranks) != size:
             ranks = _numbers(config.get("ranks"))
         return Group(
-            name=said.group,
-            description=said.description or config.get("pg_desc"),
+            name=stated.group,
+            description=stated.description or config.get("pg_desc"),
             ranks=ranks if size is None or len(ranks) == size else (),
             size=size if isinstance(size, int) else None,
         )
@@ -130,10 +130,16 @@ def _listed(text: str | None) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
-def _strided(said: Arguments) -> tuple[int, ...]:
-    if not said.size or said.first_rank is None or said.stride is None or said.first_rank < 0 or said.stride < 1:
+def _strided(stated: EventArguments) -> tuple[int, ...]:
+    if (
+        not stated.size
+        or stated.first_rank is None
+        or stated.stride is None
+        or stated.first_rank < 0
+        or stated.stride < 1
+    ):
         return ()
-    return tuple(range(said.first_rank, said.first_rank + said.size * said.stride, said.stride))
+    return tuple(range(stated.first_rank, stated.first_rank + stated.size * stated.stride, stated.stride))
 
 
 def _numbers(value: object) -> tuple[int, ...]:

@@ -188,7 +188,7 @@ class RankProfile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failure:
+class TraceFailure:
     """A trace that gave no number, and why."""
 
     file: str
@@ -204,7 +204,7 @@ class NodeProfile(Record):
 
     node: str
     ranks: tuple[RankProfile, ...]
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[TraceFailure, ...] = ()
 
     def check(self) -> None:
         """Refuse columns of different lengths, and groups that are not there.

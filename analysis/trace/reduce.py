@@ -14,7 +14,7 @@ from analysis.trace.reading.collect import collect
 from analysis.trace.reading.names import Collective
 from analysis.trace.reading.stream import TraceFile
 from analysis.trace.record import RankProfile, Scope
-from analysis.trace.work import Step
+from analysis.trace.work import ProfiledStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,9 +73,9 @@ def reduce_trace(path: Path, degrees: Mapping[str, int] | None = None) -> RankPr
     )
 
 
-def _steps(found: Collected) -> list[Step]:
+def _steps(found: Collected) -> list[ProfiledStep]:
     rows = sorted(zip(found.steps.starts.tolist(), found.steps.ends.tolist(), found.steps.labels.tolist(), strict=True))
-    return [Step(number=number, start_ns=start, end_ns=end) for start, end, number in rows]
+    return [ProfiledStep(number=number, start_ns=start, end_ns=end) for start, end, number in rows]
 
 
 def _degrees(beside: Mapping[str, Any]) -> dict[str, int]:
@@ -91,7 +91,7 @@ def _unknown(work: Work) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _notes(found: Collected, steps: list[Step], n_unlinked: int) -> tuple[str, ...]:
+def _notes(found: Collected, steps: list[ProfiledStep], n_unlinked: int) -> tuple[str, ...]:
     notes = []
     devices = {device for device, _ in found.streams}
     if len(devices) > 1:

@@ -28,7 +28,7 @@ COPIES = np.array([CLASSES.index(item) for item in COPY_CLASSES])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class ProfiledStep:
     """A step of the profiler: its number, and its time on the CPU."""
 
     number: int
@@ -56,7 +56,7 @@ class Work:
     classes: Column
     owners: Column
     described: Sequence[Description]
-    steps: Sequence[Step]
+    steps: Sequence[ProfiledStep]
     edges: Column
     whole: tuple[int, int]
 
@@ -67,7 +67,9 @@ class Work:
         (whole,) = self._windows(sets, [None], np.array(self.whole, dtype=np.int64), everything)
         return whole, self._windows(sets, self.steps, self.edges, self.owners)
 
-    def _windows(self, sets: _Sets, steps: Sequence[Step | None], edges: Column, owners: Column) -> tuple[Times, ...]:
+    def _windows(
+        self, sets: _Sets, steps: Sequence[ProfiledStep | None], edges: Column, owners: Column
+    ) -> tuple[Times, ...]:
         """The times of windows that lie side by side; sums are those of the work that each owns."""
         durations = self.ends - self.starts
         by_class = _sums(durations, self.classes, owners, len(CLASSES), len(steps))

@@ -220,9 +220,9 @@ def test_a_job_of_the_users_own_whose_name_and_id_a_record_holds_is_left_alone(
     script = tmp_path / f"{submitted.name}.sh"
     script.write_text("#!/bin/sh\nsleep 120\n")
     beside = slurm.run("sbatch", "--parsable", "--output=/dev/null", str(script)).split(";")[0]
-    told = on.cancel(dict.fromkeys((ours, unrelated, beside), submitted.name))
-    assert [line.split()[0] for line in told] == [unrelated, beside]
-    assert all(line.endswith(f"is none of {run_dir}: it is left alone") for line in told)
+    left_alone = on.cancel(dict.fromkeys((ours, unrelated, beside), submitted.name))
+    assert [line.split()[0] for line in left_alone] == [unrelated, beside]
+    assert all(line.endswith(f"is none of {run_dir}: it is left alone") for line in left_alone)
     assert {report.outcome for report in watch(on, (ours,), has_ended).values()} == {Outcome.CANCELLED}
     left = slurm.run("squeue", "-h", "-j", f"{unrelated},{beside}", "-o", "%T").split()
     assert len(left) == 2

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from analysis.trace.reading.columns import Calls, Codes, OutermostCalls
-from analysis.trace.reading.events import Arguments, arguments, intervals, start_times
+from analysis.trace.reading.events import EventArguments, arguments, intervals, start_times
 from analysis.trace.reading.names import WorkClass, class_of_op
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Collected:
     names: Codes = field(default_factory=Codes)
     op_names: Codes = field(default_factory=Codes)
     records: Calls = field(default_factory=Calls)
-    described: dict[int, Arguments] = field(default_factory=dict)
+    described: dict[int, EventArguments] = field(default_factory=dict)
     streams: set[tuple[object, object]] = field(default_factory=set)
     launches: Calls = field(default_factory=Calls)
     steps: Calls = field(default_factory=Calls)
@@ -75,7 +75,7 @@ class Collected:
     fsdp_scopes: Calls = field(default_factory=Calls)
     comm_scopes: Calls = field(default_factory=Calls)
     comm_texts: list[str] = field(default_factory=list)
-    comm_arguments: list[Arguments] = field(default_factory=list)
+    comm_arguments: list[EventArguments] = field(default_factory=list)
     c10d: Calls = field(default_factory=Calls)
     gloo: Calls = field(default_factory=Calls)
     ops: OutermostCalls = field(default_factory=OutermostCalls)
@@ -153,12 +153,12 @@ class _Collector:
                 _handle(self.handlers[cat], alike, file)
 
     def _record(self, events: list[Event]) -> None:
-        found, said = self._found, arguments(events)
-        for at, item in enumerate(said, start=len(found.records)):
+        found, stated = self._found, arguments(events)
+        for at, item in enumerate(stated, start=len(found.records)):
             if item.collective is not None or item.group is not None:
                 found.described[at] = item
-        found.streams.update({(item.device, item.stream) for item in said})
-        correlations = [_NO_LAUNCH if item.correlation is None else item.correlation for item in said]
+        found.streams.update({(item.device, item.stream) for item in stated})
+        correlations = [_NO_LAUNCH if item.correlation is None else item.correlation for item in stated]
         labels = found.names.of([event.name for event in events])
         found.records.add(np.array(correlations, dtype=np.int64), *intervals(events), labels)
 
@@ -166,8 +166,8 @@ class _Collector:
         events = [event for event in events if not _starts_no_work(event.name)]
         if not events:
             return
-        said = arguments(events)
-        correlations = [_NO_LAUNCH if item.correlation is None else item.correlation for item in said]
+        stated = arguments(events)
+        correlations = [_NO_LAUNCH if item.correlation is None else item.correlation for item in stated]
         starts, labels = start_times(events), np.array(correlations, dtype=np.int64)
         known = labels != _NO_LAUNCH
         threads = self._threads.of([event.tid for event in events])

@@ -31,7 +31,7 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = _NOTHING
 
 
-class Arguments(msgspec.Struct, gc=False, frozen=True):
+class EventArguments(msgspec.Struct, gc=False, frozen=True):
     """The arguments of a kernel, of its launch, or of a collective."""
 
     correlation: int | None = None
@@ -53,10 +53,10 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
 
 
 # Not strict: some versions write numbers as text.
-_decode = msgspec.json.Decoder(list[Arguments], strict=False).decode
+_decode = msgspec.json.Decoder(list[EventArguments], strict=False).decode
 
 
-def arguments(events: Sequence[Event]) -> list[Arguments]:
+def arguments(events: Sequence[Event]) -> list[EventArguments]:
     """The arguments of each event.
 
     Raises:

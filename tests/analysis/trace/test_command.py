@@ -38,7 +38,7 @@ def test_json_is_one_object_a_file_with_the_keys_of_the_reference_values(
     assert (first["overlap_pct"], second["exposed_comm_us"]) == (pytest.approx(100 / 3), 11.0)
 
 
-def test_people_are_told_what_a_step_is_made_of_and_whom_the_ranks_wait_for(
+def test_the_text_shows_what_a_step_is_made_of_and_which_rank_the_others_wait_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(a_trace(rank).write(tmp_path)) for rank in (0, 1)]) == 0
@@ -99,7 +99,7 @@ def test_a_mesh_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([str(path), "--mesh", "dp_shard=2,tp=1"]) == 0
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = tmp_path / "taken"
     taken.write_text("")
     assert main([str(a_trace().write(tmp_path)), "--out", str(taken)]) == 2

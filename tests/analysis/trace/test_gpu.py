@@ -87,8 +87,8 @@ def test_the_collective_of_an_rccl_kernel_comes_from_the_calls_around_its_launch
     trace.kernel(RCCL_GENERIC, 100, 110, launch=15)
     trace.annotation("nccl:broadcast", 10, 20, tid=999)
     trace.kernel(RCCL_GENERIC, 120, 130, launch=15, thread=999)
-    said: dict[str, Any] = {"Collective name": "_allgather_base"}
-    trace.op("record_param_comms", 30, 40, **said)
+    stated: dict[str, Any] = {"Collective name": "_allgather_base"}
+    trace.op("record_param_comms", 30, 40, **stated)
     trace.kernel(RCCL_GENERIC, 140, 150, launch=35)
     trace.kernel(RCCL_GENERIC, 160, 170, launch=50)
     trace.annotation("nccl:_reduce_scatter_base", 60, 70)
@@ -170,10 +170,10 @@ def test_the_mesh_may_stand_in_the_trace(tmp_path: Path) -> None:
 
 
 def test_a_kernel_keeps_its_group_sequence_bytes_and_interval(tmp_path: Path) -> None:
-    said = group("3", "mesh_tp", [0, 1], Seq=41, dtype="BFloat16")
+    stated = group("3", "mesh_tp", [0, 1], Seq=41, dtype="BFloat16")
     trace = Trace().step(1, 0, 10)
     trace.kernel(GEMM, 40, 45, launch=1)
-    trace.kernel(NCCL_ALL_GATHER, 50.5, 60, launch=2, **said | {"In msg nelems": 8, "Out msg nelems": 16})
+    trace.kernel(NCCL_ALL_GATHER, 50.5, 60, launch=2, **stated | {"In msg nelems": 8, "Out msg nelems": 16})
     kernels = reduced(trace, tmp_path).kernels
     assert (kernels.step, kernels.start_ns, kernels.duration_ns) == ((1,), (10_500,), (9_500,))
     assert (kernels.group, kernels.sequence, kernels.n_bytes) == ((0,), (41,), (32,))

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.trace.files import profile_path, write_profile
 from analysis.trace.join import JoinError, join
-from analysis.trace.record import Failure, NodeProfile, RankProfile
+from analysis.trace.record import NodeProfile, RankProfile, TraceFailure
 from analysis.trace.reduce import reduce_trace
 from sweep.core.encoding.record import RecordError
 from tests.analysis.trace.synthetic import GEMM, NCCL_ALL_REDUCE, NCCL_SEND_RECV, Trace
@@ -16,7 +16,7 @@ from tests.analysis.trace.synthetic import GEMM, NCCL_ALL_REDUCE, NCCL_SEND_RECV
 US = 1000
 
 
-def said(group: str, ranks: list[int], **more: Any) -> dict[str, Any]:
+def stated(group: str, ranks: list[int], **more: Any) -> dict[str, Any]:
     return {
         "Process Group Name": group,
         "Process Group Ranks": str(ranks),
@@ -55,7 +55,7 @@ def test_kernels_of_earlier_steps_that_one_trace_holds_do_not_shift_the_order(tm
 
 
 def test_without_a_peers_trace_the_waiting_is_unknown(tmp_path: Path) -> None:
-    alone = rank(tmp_path, 0, late=0, **said("0", [0, 1]))
+    alone = rank(tmp_path, 0, late=0, **stated("0", [0, 1]))
     (step,) = join([alone]).steps
     assert (step.ranks[0].transfer_ns, step.ranks[0].wait_ns, step.ranks[0].n_unmatched) == (None, None, 2)
     assert step.slowest_rank is None
@@ -75,24 +75,24 @@ def test_of_several_groups_that_nothing_names_nothing_is_matched(tmp_path: Path)
 
 def test_collectives_are_matched_in_their_own_group_only(tmp_path: Path) -> None:
     groups = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
-    ranks = [rank(tmp_path, n, 10 * n, world_size=4, **said("g", groups[n])) for n in range(4)]
+    ranks = [rank(tmp_path, n, 10 * n, world_size=4, **stated("g", groups[n])) for n in range(4)]
     (step,) = join(ranks).steps
     assert [item.wait_ns for item in step.ranks] == [10 * US, 0, 10 * US, 0]
 
 
 def test_a_number_in_the_group_counts_before_the_order(tmp_path: Path) -> None:
     first = Trace(rank=0).step(1, 0, 10)
-    first.kernel(NCCL_ALL_REDUCE, 100, 130, launch=1, **said("0", [0, 1], Seq=7))
-    first.kernel(NCCL_ALL_REDUCE, 140, 145, launch=2, **said("0", [0, 1], Seq=8))
+    first.kernel(NCCL_ALL_REDUCE, 100, 130, launch=1, **stated("0", [0, 1], Seq=7))
+    first.kernel(NCCL_ALL_REDUCE, 140, 145, launch=2, **stated("0", [0, 1], Seq=8))
     second = Trace(rank=1).step(1, 0, 10)
-    second.kernel(NCCL_ALL_REDUCE, 140, 145, launch=2, **said("0", [0, 1], Seq=8))
+    second.kernel(NCCL_ALL_REDUCE, 140, 145, launch=2, **stated("0", [0, 1], Seq=8))
     (step,) = join([reduce_trace(trace.write(tmp_path)) for trace in (first, second)]).steps
     assert [item.n_unmatched for item in step.ranks] == [1, 0]
     assert step.ranks[1].wait_ns == 0
 
 
 def test_a_send_is_matched_with_its_receive(tmp_path: Path) -> None:
-    ends = said("4", [0, 1, 2, 3]) | {"Src Rank": 0, "Dst Rank": 1}
+    ends = stated("4", [0, 1, 2, 3]) | {"Src Rank": 0, "Dst Rank": 1}
     sender = Trace(rank=0, world_size=4).step(1, 0, 10)
     sender.kernel(NCCL_SEND_RECV, 100, 110, launch=1, **ends | {"Collective name": "send"})
     receiver = Trace(rank=1, world_size=4).step(1, 0, 10)
@@ -132,8 +132,8 @@ def test_quantities_are_spread_over_ranks_and_over_steps(tmp_path: Path) -> None
 
 
 def test_a_nodes_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
-    ranks = (rank(tmp_path, 0, late=0, **said("0", [0, 1], Seq=7)), rank(tmp_path, 1, late=5))
-    profile = NodeProfile(node="n1", ranks=ranks, failures=(Failure(file="rank2.json", reason="cut"),))
+    ranks = (rank(tmp_path, 0, late=0, **stated("0", [0, 1], Seq=7)), rank(tmp_path, 1, late=5))
+    profile = NodeProfile(node="n1", ranks=ranks, failures=(TraceFailure(file="rank2.json", reason="cut"),))
     path = profile_path(tmp_path / "out", "n1")
     write_profile(path, profile)
     assert path.name == "profile-n1.json"
@@ -143,7 +143,7 @@ def test_a_nodes_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_profile_whose_columns_do_not_fit_is_refused(tmp_path: Path) -> None:
-    one = rank(tmp_path, 0, late=0, **said("0", [0, 1]))
+    one = rank(tmp_path, 0, late=0, **stated("0", [0, 1]))
     for kernels, what in (
         (replace(one.kernels, duration_ns=(1,)), "different lengths"),
         (replace(one.kernels, group=(0, 1)), "a group that it does not hold"),

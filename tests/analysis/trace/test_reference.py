@@ -142,9 +142,9 @@ RECORDED: dict[str, dict[str, float]] = json.loads(GOLDEN.read_text())
 
 @pytest.mark.parametrize("seed", list(RECORDED))
 def test_numbers_agree_with_holistic_trace_analysis_where_definitions_do(tmp_path: Path, seed: str) -> None:
-    totals, said = reduced(random_trace(int(seed)), tmp_path).totals, RECORDED[seed]
+    totals, stated = reduced(random_trace(int(seed)), tmp_path).totals, RECORDED[seed]
     assert totals.busy_ns is not None
-    assert totals.span_ns == pytest.approx(US * said["span_us"], rel=1e-3)
-    assert totals.span_ns - totals.busy_ns == pytest.approx(US * said["idle_us"], rel=1e-3)
-    assert totals.compute_merged_ns == pytest.approx(US * said["compute_us"], rel=1e-3)
-    assert 100 * totals.overlap_ns / totals.comm_merged_ns == pytest.approx(said["overlap_pct"], rel=1e-3)
+    assert totals.span_ns == pytest.approx(US * stated["span_us"], rel=1e-3)
+    assert totals.span_ns - totals.busy_ns == pytest.approx(US * stated["idle_us"], rel=1e-3)
+    assert totals.compute_merged_ns == pytest.approx(US * stated["compute_us"], rel=1e-3)
+    assert 100 * totals.overlap_ns / totals.comm_merged_ns == pytest.approx(stated["overlap_pct"], rel=1e-3)
