@@ -1,4 +1,7 @@
-"""``python -m analysis RUN_DIR --out DIR``: the tables and figures of a run directory, finished or still running."""
+"""``python -m analysis RUN_DIR --out DIR``: the tables and figures of a run directory, finished or still running.
+
+``python -m analysis trace FILE...`` reduces traces of the profiler (:mod:`analysis.trace`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,12 @@ import os
 import sys
 import traceback
 from pathlib import Path
+
+if __name__ == "__main__" and sys.argv[1:2] == ["trace"]:
+    # Before the imports below: traces are reduced where the trainer ran, which may lack the extra 'analysis'.
+    from analysis.trace.command import main as reduce_traces
+
+    sys.exit(reduce_traces(sys.argv[2:]))
 
 try:
     from analysis.export import to_text, write_tables
@@ -31,7 +40,9 @@ _EPILOG = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Make the tables and figures; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__, epilog=_EPILOG)
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis", description=(__doc__ or "").partition("\n")[0], epilog=_EPILOG
+    )
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run directory of a sweep; only read")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where tables/ and figures/ go (default: RUN_DIR)")
     parser.add_argument(

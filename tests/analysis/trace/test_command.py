@@ -109,10 +109,11 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, capsys: pyt
 def test_it_runs_where_the_trainer_runs_without_the_extra_analysis_and_without_torch(tmp_path: Path) -> None:
     path = a_trace().write(tmp_path)
     program = (
-        "import sys\n"
+        "import runpy, sys\n"
         f"for name in {BLOCKED!r}: sys.modules[name] = None\n"
-        "from analysis.trace.command import main\n"
-        f"code = main([{str(path)!r}, '--json'])\n"
+        f"sys.argv = ['analysis', 'trace', {str(path)!r}, '--json']\n"
+        "try: runpy.run_module('analysis', run_name='__main__')\n"
+        "except SystemExit as ended: code = ended.code\n"
         "third = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
         "print(sorted(third - {'__main__', 'analysis', 'sweep'}), file=sys.stderr)\n"
         "sys.exit(code)\n"
