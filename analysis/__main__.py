@@ -24,6 +24,7 @@ try:
     from analysis.load import LoadError, load
     from analysis.table import build
     from sweep.core.encoding.visible import visible
+    from sweep.files import PRIVATE_UMASK, umask_for
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in ("analysis", "sweep", ""):
         raise  # a defect of this project, no missing package
@@ -60,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(visible(f"analysis: {warning}"), file=sys.stderr)
     out = options.out or options.run_dir
     try:
+        # As the folder is that they go into: one that does not exist yet is made private.
+        os.umask(umask_for(out) if out.exists() else PRIVATE_UMASK)
         written = write_tables(table, out)
         figures = write_figures(table, out)
     except OSError as error:

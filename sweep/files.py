@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import uuid
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from typing import BinaryIO
+
+
+PRIVATE_UMASK = 0o077
+"""Of a process that has no run directory yet: what it makes is its user's alone."""
+
+
+def umask_for(folder: Path) -> int:
+    """The umask for what is made in a folder: private, or its group's as the folder is where others have no access.
+
+    Raises:
+        OSError: If the folder cannot be looked at.
+    """
+    mode = folder.stat().st_mode
+    return PRIVATE_UMASK if mode & stat.S_IRWXO else PRIVATE_UMASK & ~(mode & stat.S_IRWXG)
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:

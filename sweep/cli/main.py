@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.run_reader import PRIVATE_UMASK
 from sweep.cli import args as arguments
 from sweep.cli.common import BAD_USAGE, INTERRUPTED, OK, CommandError
 from sweep.cli.console import print_error
 from sweep.core.encoding.visible import visible
+from sweep.files import PRIVATE_UMASK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

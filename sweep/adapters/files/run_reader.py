@@ -22,7 +22,7 @@ from sweep.core.records.layout import (
 from sweep.core.records.notes import SchedulerAway
 from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile
-from sweep.files import read_text
+from sweep.files import read_text, umask_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from sweep.core.attempts.attempt import AttemptKey
 
-PRIVATE_UMASK = 0o077
-"""Of a process that has no run directory yet: what it makes is its user's alone."""
 _T = TypeVar("_T")
 
 
@@ -68,10 +66,9 @@ class RunReader:
             mode = stat.S_IMODE(self._path.stat().st_mode)
         except OSError:
             return []  # who uses it next says what is wrong with it
+        os.umask(umask_for(self._path))
         if not mode & stat.S_IRWXO:
-            os.umask(PRIVATE_UMASK & ~(mode & stat.S_IRWXG))
             return []
-        os.umask(PRIVATE_UMASK)
         return [
             f"anybody may look into {self._path} (mode {mode:o}), which existed before. What is made in it is yours "
             "alone all the same; chmod 700 closes it, chmod 750 shares it with your group."
