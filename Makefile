@@ -86,7 +86,7 @@ lock: $(STAMP) $(TOOLS)/.installed ## Rewrite constraints.txt and requirements.l
 	@mv lock.tmp requirements.lock
 
 audit: $(TOOLS)/.installed ## Ask for known vulnerabilities of what constraints.txt pins (by hand: it needs the network)
-	$(TOOLS)/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 slurm-up: ## Start a private Slurm on this machine
 	$(PYTHON) tools/private_slurm.py up --dir $(SLURM_DIR)
