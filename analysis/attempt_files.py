@@ -16,10 +16,10 @@ from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.error_file import parse_error
 from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result, results_by_precedence
-from sweep.files import read_text
+from sweep.files import read_lines, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path, PurePosixPath
 
     from analysis.bootstrap import FloatArray
@@ -149,30 +149,30 @@ class _Reader:
     def step_times(self, path: PurePosixPath, result: Result) -> FloatArray:
         """Seconds of each readable step of the result's window."""
         try:
-            lines = read_text(self.run_dir / path).splitlines()
+            times, damaged = _window_times(read_lines(self.run_dir / path))
         except OSError as error:
             self.report(path, f"cannot be read ({error.strerror}); no step times")
             return np.empty(0)
-        times, damaged = _window_times(lines)
         if damaged:
-            self.report(path, f"{len(damaged)} damaged line(s) left out, the first: {damaged[0]}")
+            self.report(path, f"{damaged[0]} damaged line(s) left out, the first: {damaged[1]}")
         if len(times) != result.window_steps:
             self.report(path, f"holds {len(times)} of the window's {result.window_steps} steps")
         return np.array(times, dtype=np.float64)
 
 
-def _window_times(lines: list[str]) -> tuple[list[float], list[str]]:
+def _window_times(lines: Iterable[bytes]) -> tuple[list[float], tuple[int, str] | None]:
+    """Seconds of each readable step of the window; how many lines are damaged, and the first; None: none is."""
     times: list[float] = []
-    damaged: list[str] = []
+    damaged: tuple[int, str] | None = None
     last = -1
     for number, line in enumerate(lines, 1):
         try:
-            step = Step.parse(line)
+            step = Step.parse(line.decode("utf-8", errors="replace"))
+            if step.step <= last or not 0 < step.step_time_s < math.inf:
+                raise RecordError(f"step={step.step!r} with step_time_s={step.step_time_s!r}")
         except RecordError as error:
-            damaged.append(f"line {number}: {error}")
-            continue
-        if step.step <= last or not 0 < step.step_time_s < math.inf:
-            damaged.append(f"line {number}: step={step.step!r} with step_time_s={step.step_time_s!r}")
+            count, first = damaged or (0, f"line {number}: {error}")
+            damaged = count + 1, first
             continue
         last = step.step
         if not step.is_warmup:

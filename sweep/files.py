@@ -1,17 +1,36 @@
-"""Writes files so that a file that exists is complete: written beside its place, synced to disk, and then put there."""
+"""Reads and writes the files of a run directory.
+
+Writes so that a file that exists is complete: written beside its place, synced to disk, and then put there. Reads
+regular files only, and of each no more than its kind may hold: a run directory may come from a stranger, and a FIFO, a
+device or a file without end would hold up whoever reads it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import uuid
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
     from typing import BinaryIO
+
+_MIB = 1 << 20
+LARGEST_BYTES: Mapping[str, int] = {
+    "sweep.json": 1024 * _MIB,  # 100,000 cells take about 150 MiB
+    "ledger.jsonl": 4096 * _MIB,  # 1,000,000 events take about 250 MiB
+    "steps.jsonl": 1024 * _MIB,
+}
+"""The most that is read of a file, by its name."""
+_LARGEST_OTHER_BYTES = 64 * _MIB
+_LONGEST_LINE_BYTES = 64 * _MIB
+"""Longer than the event that cancels 100,000 cells at once."""
+_PIECE_BYTES = 1 * _MIB
 
 
 PRIVATE_UMASK = 0o077
@@ -47,9 +66,69 @@ def read_text(path: Path) -> str:
     """Text of a file; a damaged byte spoils the record that it is in, and nothing else.
 
     Raises:
-        OSError: If it cannot be read.
+        OSError: If it cannot be read, is no regular file, or is larger than a file of its kind may be.
     """
-    return path.read_text(encoding="utf-8", errors="replace")
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_BYTES.get(path.name, _LARGEST_OTHER_BYTES):
+            raise OSError(errno.EFBIG, f"it holds {size:,} bytes, more than such a record can", str(path))
+        return (file.read(size + 1) or b"").decode("utf-8", errors="replace")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading, without waiting for whoever may write it.
+
+    Raises:
+        OSError: If it cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Lines of a file without their ends, read in pieces; a line longer than any record is cut.
+
+    Raises:
+        OSError: If the file cannot be opened, is no regular file, or is larger than a file of its kind may be.
+    """
+    file = open_regular(path)
+    size = os.fstat(file.fileno()).st_size
+    if size > LARGEST_BYTES.get(path.name, _LARGEST_OTHER_BYTES):
+        file.close()
+        raise OSError(errno.EFBIG, f"it holds {size:,} bytes, more than such a file can", str(path))
+    return chain.from_iterable(_line_blocks(file))
+
+
+def _line_blocks(file: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines that end in each piece of a file."""
+    begun: list[bytes] = []
+    length = 0
+    with file:
+        while piece := file.read(_PIECE_BYTES):
+            first, *lines = piece.split(b"\n")
+            if length < _LONGEST_LINE_BYTES:
+                begun.append(first)
+            length += len(first)
+            if lines:
+                yield [b"".join(begun)]
+                begun, length = [lines[-1]], len(lines[-1])
+                yield lines[:-1]
+        if length:
+            yield [b"".join(begun)]
+
+
+def read_tail(path: Path, most_bytes: int) -> bytes:
+    """The last bytes of a file; of a log only they are of interest.
+
+    Raises:
+        OSError: As :func:`open_regular`.
+    """
+    with open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        return file.read(most_bytes) or b""
 
 
 @contextlib.contextmanager

@@ -38,10 +38,12 @@ def ended(attempt: AttemptKey, outcome: Outcome = Outcome.SUCCEEDED, reason: str
     return Ended(time=9.0, key=attempt, outcome=outcome, reason=reason, gpu_seconds=64.0, evidence={"state": "X"})
 
 
-KEYS = st.builds(AttemptKey, cell_id=st.sampled_from(["a", "b"]), repeat=st.integers(1, 2), attempt=st.integers(1, 3))
+CELLS = st.sampled_from(["a" * 16, "b" * 16])
+KEYS = st.builds(AttemptKey, cell_id=CELLS, repeat=st.integers(1, 2), attempt=st.integers(1, 3))
 TIMES = st.floats(min_value=0, max_value=2e9)
+JOBS = st.from_regex(r"[0-9]{1,9}(_[0-9]{1,3})?", fullmatch=True)
 NAMES = st.sampled_from(["s1", "s2", "s3"])
-REPEATS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 2)), max_size=2).map(tuple)
+REPEATS = st.lists(st.tuples(CELLS, st.integers(1, 2)), max_size=2).map(tuple)
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(
         Reserved,
@@ -51,7 +53,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         gpu_hours=TIMES,
         gpus=st.integers(1, 2048),
     ),
-    st.builds(Submitted, time=TIMES, submission=NAMES, jobs=st.lists(st.text(max_size=5), max_size=3).map(tuple)),
+    st.builds(Submitted, time=TIMES, submission=NAMES, jobs=st.lists(JOBS, max_size=3).map(tuple)),
     st.builds(Refused, time=TIMES, submission=NAMES, reason=st.text(max_size=9)),
     st.builds(Released, time=TIMES, submission=NAMES, reason=st.text(max_size=9)),
     st.builds(

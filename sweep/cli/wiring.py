@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sweep.adapters.slurm.scheduler import SlurmScheduler
     from sweep.core.attempts.attempt import JobReport
     from sweep.core.attempts.history import History
+    from sweep.core.jobs.submission import Submission
     from sweep.core.records.sweep_file import SweepFile
     from sweep.core.settings.spec import ClusterSpec
     from sweep.ports import Scheduler
@@ -51,7 +52,14 @@ def cluster_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -
         return slurm, _slurm_view(slurm, cluster.slurm)
     from sweep.adapters.local.scheduler import LocalScheduler
 
-    local = LocalScheduler(Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells, starts=starts)
+    def is_ours(submission: Submission) -> bool:
+        directory, digest = snapshot(Path(run_dir.path))
+        sources = (submission.sources_dir, submission.sources_hash)
+        return submission.launch == cluster.launch and sources == (str(directory), digest)
+
+    local = LocalScheduler(
+        Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells, starts=starts, is_ours=is_ours
+    )
     return local, ClusterView(reports=local)
 
 

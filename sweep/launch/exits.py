@@ -18,7 +18,7 @@ from sweep.core.attempts.error_text import classify_lines
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.jobs.node_command import EXITS_FILE
-from sweep.files import read_text
+from sweep.files import read_tail, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,9 +110,8 @@ def last_messages(log_dir: Path, exits: Iterable[RankExit]) -> dict[int, Sequenc
 
 def _tail(log_dir: Path, local_rank: int) -> list[str]:
     for path in log_dir.glob(f"*/attempt_*/{local_rank}/stderr.log"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LAST_LINES_BYTES))
-            return file.read().decode(errors="replace").splitlines()
+        with contextlib.suppress(OSError):
+            return read_tail(path, _LAST_LINES_BYTES).decode(errors="replace").splitlines()
     return []
 
 

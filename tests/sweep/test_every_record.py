@@ -22,6 +22,7 @@ from sweep.core.attempts.blame import Blame
 from sweep.core.attempts.ledger import EVENT_NAMES, parse_event, render_event
 from sweep.core.cells.cell import cell_id
 from sweep.core.encoding.codec import read
+from sweep.core.encoding.names import LATEST_TIME, RelativePath, TimeRange
 from sweep.core.encoding.plain import plain, type_hints
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.jobs.claim import Claim
@@ -39,6 +40,8 @@ from tests.events import ended, key, reserved
 from tests.fakes import CPU, result_of, submission_of, tiny_cell, weak_content
 
 CELL = tiny_cell()
+ID = "89c3" * 4
+COUNTS = st.integers(1, 999)
 KEY = AttemptKey(cell_id=cell_id(CELL), repeat=1, attempt=2)
 TRAFFIC = Traffic(op="all_gather", group="dp_shard", ranks=4, nodes=2, count=3, bytes=1 << 20)
 LOCAL_JOB = LocalJob(
@@ -54,7 +57,7 @@ LOCAL_JOB = LocalJob(
     stop_grace_s=15.0,
     python="",
     sources_dir="/s",
-    marker="m",
+    marker="0123456789abcdef",
     submitted_at=1.0,
     launched=(Launched(pid=7, started_at=2.0),),
 )
@@ -65,16 +68,16 @@ RECORDS: tuple[Record, ...] = (
     result_of(KEY),
     submission_of((KEY,), exclude=("gpu01",)),
     Claim(job_id="42", time=1.5, host="login1"),
-    CancelRequest(cells=("89c3", "24a9")),
+    CancelRequest(cells=(ID, "24a9" * 4)),
     SchedulerAway(since=2.5, words="slurmctld does not answer"),
-    Preflight(cell_id="89c3", rank=0, world_size=4, peak_memory_bytes=5, peak_by_kind={"a": 5}, collectives=(TRAFFIC,)),
+    Preflight(cell_id=ID, rank=0, world_size=4, peak_memory_bytes=5, peak_by_kind={"a": 5}, collectives=(TRAFFIC,)),
     Holder(host="login1", pid=5, started="boot:7", token="t"),
     LOCAL_JOB,
     RankExits(exits=(RankExit(rank=3, exit_code=-9, time=7.0),)),
     weak_content({KEY.cell_id: CELL}, cluster="local"),
 )
 STEP = Step(step=1, step_time_s=0.5, tokens=8, loss=None, grad_norm=1.0, is_warmup=False)
-BLAME = Blame(node="gpu01", time=1.0, cell_id="89c3", run="weak", outcome=Outcome.NODE_FAIL, reason="Xid 79")
+BLAME = Blame(node="gpu01", time=1.0, cell_id=ID, run="weak", outcome=Outcome.NODE_FAIL, reason="Xid 79")
 ERROR = RankError(rank=1, node_rank=0, time=2.0, error_class=ErrorClass.DEVICE, message="Xid 79")
 READERS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     **{type(record).__name__: (record.render(), type(record).parse) for record in RECORDS},
@@ -107,6 +110,10 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([st.none() if item is type(None) else values_of(item) for item in arguments])
+    if origin is typing.Annotated:
+        if isinstance(arguments[1], TimeRange):
+            return st.floats(0, LATEST_TIME, exclude_max=True)
+        return st.just("cells/c") if hint == RelativePath else st.from_regex(arguments[1].pattern, fullmatch=True)
     if origin is tuple:
         if arguments[-1] is Ellipsis:
             return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
@@ -114,7 +121,9 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if origin is Mapping:
         return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=2)
     if hint is AttemptKey:
-        return st.builds(AttemptKey, cell_id=st.text(max_size=4), repeat=st.integers(1), attempt=st.integers(1))
+        return st.builds(
+            AttemptKey, cell_id=st.from_regex("[0-9a-f]{16}", fullmatch=True), repeat=COUNTS, attempt=COUNTS
+        )
     if is_dataclass(hint):
         # kw_only classes of fields without further conditions.
         return st.fixed_dictionaries(
@@ -123,7 +132,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if issubclass(hint, StrEnum):
         return st.sampled_from(list(hint))
     kinds: Mapping[Any, st.SearchStrategy[Any]] = {
-        int: st.integers(),
+        int: st.integers(-(2**63) + 1, 2**63 - 1),
         float: st.floats(allow_nan=False, allow_infinity=False),
         bool: st.booleans(),
         str: st.text(max_size=4),
@@ -199,6 +208,8 @@ def is_of(hint: Any, value: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is object:
         return True
+    if origin is typing.Annotated:
+        return is_of(arguments[0], value) and arguments[1].holds(value)
     if origin in (typing.Union, types.UnionType):
         return any(value is None if item is type(None) else is_of(item, value) for item in arguments)
     if origin is tuple:
@@ -267,7 +278,7 @@ def test_a_record_of_another_version_is_refused(name: str) -> None:
         parse(json.dumps({**json.loads(text), "schema" if "schema" in text else "v": 2}))
 
 
-@pytest.mark.parametrize("record", [CancelRequest(cells=("89c3",)), Holder(host="h", pid=1, started="b", token="t")])
+@pytest.mark.parametrize("record", [CancelRequest(cells=(ID,)), Holder(host="h", pid=1, started="b", token="t")])
 def test_what_versions_before_wrote_without_kind_and_version_is_read(record: Record) -> None:
     assert type(record).parse(json.dumps(plain(record))) == record
 

@@ -15,7 +15,7 @@ from sweep.core.attempts.error_text import classify_text
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import rank_error
-from sweep.files import write_atomically
+from sweep.files import read_text, write_atomically
 from trainer.failure.process_exit import EXIT_FAILED, leave
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class ErrorReporter:
     def reported_class(self, rank: int) -> ErrorClass | None:
         """Return the error class that a rank has reported; None if it has reported nothing yet."""
         with contextlib.suppress(OSError, RecordError):
-            return parse_error((self._folder / rank_error(rank)).read_text()).error_class
+            return parse_error(read_text(self._folder / rank_error(rank))).error_class
         return None
 
     def _memory_bytes(self) -> int | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sweep.core.cells.rules import violations
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_record import CellFile
+from sweep.files import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +31,8 @@ def read_cell(path: Path) -> CellFile:
         Refusal: If it cannot be read, is damaged, or its cell breaks a rule.
     """
     try:
-        file = CellFile.parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        file = CellFile.parse(read_text(path))
+    except OSError as error:
         raise Refusal(f"cannot read {path}: {error}.") from error
     except RecordError as error:
         raise Refusal(f"{path}: {error}") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.blame import Blame
 from sweep.core.jobs.submission import safe_name
+from sweep.files import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,13 +42,13 @@ class BlameFile:
     def read(self) -> Sequence[Blame]:
         """All that was ever written and can be read; damaged lines are passed over."""
         try:
-            text = self._path.read_bytes().decode("utf-8", errors="replace")
+            lines = read_lines(self._path)
         except OSError:
             return []
         found = []
-        for line in text.split("\n"):
+        for line in lines:
             with contextlib.suppress(ValueError):
-                found.append(Blame.parse(line))
+                found.append(Blame.parse(line.decode("utf-8", errors="replace")))
         return found
 
     def add(self, blames: Iterable[Blame]) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from sweep.core.attempts.ledger import EVENT_NAMES, LEDGER_VERSION, parse_event, read_lines, render_event
+from sweep.adapters.files.run_reader import RunDirError
+from sweep.core.attempts.ledger import EVENT_NAMES, LEDGER_VERSION, Reserved, parse_event, parse_lines, render_event
+from sweep.core.encoding.names import JOB_NAME, LATEST_TIME
+from sweep.files import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +30,20 @@ class LedgerFile:
         self._tail_is_whole = False
 
     def read(self) -> tuple[Sequence[Event], Sequence[str]]:
-        """All events, and what is wrong with the lines that are none."""
+        """All events, and what is wrong with the lines that are none.
+
+        Raises:
+            RunDirError: If the file is no regular one, or cannot be read.
+            PermissionError: If it is somebody else's.
+        """
         try:
-            with self._path.open("rb") as file:
-                return read_lines(file, _fast_parser())
+            return parse_lines(read_lines(self._path), _fast_parser())
         except FileNotFoundError:
             return [], []
+        except PermissionError:
+            raise  # nothing is damaged
+        except OSError as error:
+            raise RunDirError(f"{self._path} cannot be read: {error.strerror}. Put the real one there.") from error
 
     def append(self, event: Event) -> None:
         """Write one event; on return it is on disk.
@@ -74,6 +85,7 @@ def _fast_parser() -> Callable[[bytes], Event]:
 
     head = f'{{"v": {LEDGER_VERSION}, "event": "'.encode()
     start = len(head)
+    is_job_name = JOB_NAME.holds
     decoders: Mapping[bytes, Callable[[bytes], Any]] = {
         head + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()
     }
@@ -86,7 +98,9 @@ def _fast_parser() -> Callable[[bytes], Event]:
             except (ValueError, RecursionError):
                 pass  # the other reader says what is wrong, if anything is
             else:
-                return event
+                # The decoder knows the types of fields only, not what they may hold.
+                if 0.0 <= event.time < LATEST_TIME and (type(event) is not Reserved or is_job_name(event.submission)):
+                    return event
         return parse_event(line.decode("utf-8", errors="replace"))
 
     return parse

@@ -14,6 +14,8 @@ from sweep.core.records.layout import (
     AWAY_FILE,
     LEDGER_FILE,
     PROGRESS_FILE,
+    SOURCES_DIR,
+    SUBMISSIONS_DIR,
     SWEEP_FILE,
     attempt_dir,
     restart_dir,
@@ -25,11 +27,13 @@ from sweep.core.records.sweep_file import SweepFile
 from sweep.files import read_text, umask_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from sweep.core.attempts.attempt import AttemptKey
 
+_ACTED_ON = (SUBMISSIONS_DIR, "local", "requests", SOURCES_DIR)
+"""Folders whose records decide what runs or is ended."""
 _T = TypeVar("_T")
 
 
@@ -73,6 +77,35 @@ class RunReader:
             f"anybody may look into {self._path} (mode {mode:o}), which existed before. What is made in it is yours "
             "alone all the same; chmod 700 closes it, chmod 750 shares it with your group."
         ]
+
+    def refuse_strangers_files(self) -> None:
+        """Refuse to act on a run directory that holds files of another user, unless its group is to write in it.
+
+        Raises:
+            RunDirError: If there are any; the message names some.
+        """
+        try:
+            mine, top = os.getuid(), self._path.lstat()
+            writers = top.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if writers == stat.S_IWGRP and top.st_gid in {os.getgid(), *os.getgroups()}:
+                return
+            owners = {self._path: top.st_uid} | dict(self._owners("", *_ACTED_ON))
+        except OSError as error:
+            raise RunDirError(f"{self._path} cannot be looked into: {error.strerror}.") from error
+        strange = sorted(str(path) for path, owner in owners.items() if owner != mine)
+        if strange:
+            more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+            raise RunDirError(
+                f"{', '.join(strange[:3])}{more} belong to another user, who could decide what runs as you. "
+                "status, plan and python -m analysis RUN_DIR --out DIR read it all the same; to go on with it, its "
+                "owner shares it with your group (chmod 2770), or you give run_dir=... of your own."
+            )
+
+    def _owners(self, *folders: str) -> Iterator[tuple[Path, int]]:
+        for name in folders:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path / name) as entries:
+                for item in entries:
+                    yield self._path / name / item.name, item.stat(follow_symlinks=False).st_uid
 
     def exists(self) -> bool:
         """True if there is a ``sweep.json``."""

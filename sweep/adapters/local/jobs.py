@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase, SchedulerState
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import JobId, Marker, RelativePath, SubmissionName, UnixTime
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.records.layout import attempt_dir
 from sweep.files import read_text, write_atomically
@@ -56,7 +57,7 @@ class Launched:
 
     pid: int
     """The kernel gives it to another process once this one is gone."""
-    started_at: float
+    started_at: UnixTime
     """Unix time of the process's start; pid and start time together identify the process."""
     exit_code: int | None = None
     """None while it runs, and where nobody saw its end."""
@@ -71,11 +72,11 @@ class LocalJob(Record):
     KIND = "local_job"
     FILE = "a local job's file"
 
-    job_id: str
+    job_id: JobId
     """Its submission's name and its index there: ``weak-3f2a.0``."""
-    submission: str
+    submission: SubmissionName
     index: int
-    attempt: str
+    attempt: RelativePath
     """The attempt's folder, relative to the run directory."""
     nodes: int
     """Number of launchers."""
@@ -92,9 +93,9 @@ class LocalJob(Record):
     """Interpreter of the launchers; empty: this process's."""
     sources_dir: str
     """The snapshot that it runs."""
-    marker: str
+    marker: Marker
     """A variable in the environment of all its processes has this value."""
-    submitted_at: float
+    submitted_at: UnixTime
     """Unix time, as are all times here."""
     state: State = State.PENDING
     ending: State | None = None
@@ -103,10 +104,10 @@ class LocalJob(Record):
     """Why it ended in its state."""
     launched: tuple[Launched, ...] = ()
     """Its launchers by node rank; empty until all were started."""
-    started_at: float | None = None
-    first_end_at: float | None = None
+    started_at: UnixTime | None = None
+    first_end_at: UnixTime | None = None
     """When its first launcher was seen to have ended."""
-    ended_at: float | None = None
+    ended_at: UnixTime | None = None
 
     @property
     def ranks(self) -> int:
@@ -184,11 +185,12 @@ class JobFiles:
         write_atomically(self._folder / f"{job.job_id}.json", job.render())
 
     def read(self, job_id: str) -> LocalJob | None:
-        """One job; None where it has no file, or its file is damaged."""
+        """One job; None where it has no file, or its file is damaged or another job's."""
         try:
-            return LocalJob.parse(read_text(self._folder / f"{job_id}.json"))
+            job = LocalJob.parse(read_text(self._folder / f"{job_id}.json"))
         except (OSError, RecordError):
             return None
+        return job if job.job_id == job_id == f"{job.submission}.{job.index}" else None
 
     def all(self) -> list[LocalJob]:
         """All jobs of submissions that exist, sorted by :attr:`LocalJob.order`."""

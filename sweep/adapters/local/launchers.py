@@ -12,6 +12,7 @@ from sweep.adapters.local.start import launcher_command, launcher_environment
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import ATTEMPT_FILE, SUBMISSION_LOGS_DIR
+from sweep.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +80,7 @@ class Launchers:
     def _recorded_exit_code(self, job: LocalJob) -> int | None:
         """The exit code that the launcher of node 0 wrote at its end; None where it wrote none."""
         try:
-            record = AttemptFile.parse((self._run_dir / job.attempt / ATTEMPT_FILE).read_text())
+            record = AttemptFile.parse(read_text(self._run_dir / job.attempt / ATTEMPT_FILE))
         except (OSError, RecordError):
             return None
         if record.job_id != job.job_id or record.exit_code is None:

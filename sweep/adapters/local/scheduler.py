@@ -16,7 +16,10 @@ from sweep.adapters.local.launchers import Launchers, end_of
 from sweep.adapters.local.processes import kill_marked, own_process, terminate
 from sweep.adapters.local.start import has_room, meeting_dir
 from sweep.core.attempts.attempt import ABSENT, Phase
+from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
+from sweep.core.jobs.submission import Submission, submission_file
+from sweep.files import read_text
 from sweep.ports import SchedulerError
 
 if TYPE_CHECKING:
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sweep.core.attempts.attempt import JobReport
-    from sweep.core.jobs.submission import Submission
     from sweep.ports import Intent
 
 LONGEST_GRACE_S = 7.0
@@ -46,6 +48,8 @@ class LocalScheduler:
         cores: Cores to share out; None: those that this process may use.
         drives: True if :meth:`poll` may change anything; False for commands that only read.
         starts: True if it may start jobs; False for a process that does not stay to watch them.
+        is_ours: True if a submission that an earlier process left waiting is what this command would start: a record
+            in the run directory does not decide which program runs.
         now: Gives Unix time.
     """
 
@@ -58,6 +62,7 @@ class LocalScheduler:
         cores: int | None = None,
         drives: bool = True,
         starts: bool = True,
+        is_ours: Callable[[Submission], bool] = lambda submission: True,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Touch nothing."""
@@ -69,6 +74,8 @@ class LocalScheduler:
         self._cores = cores or len(os.sched_getaffinity(0))
         self._drives = drives
         self._starts = starts
+        self._is_ours = is_ours
+        self._submitted: set[str] = set()
         self._now = now
         self._jobs: dict[str, LocalJob] | None = None
 
@@ -91,6 +98,7 @@ class LocalScheduler:
         except OSError as error:
             raise SchedulerError(f"the jobs of {submission.name} cannot be written: {error}") from error
         self._known().update({job.job_id: job for job in jobs})
+        self._submitted.update(job.job_id for job in jobs)
         return job_ids(submission.name, len(submission.tasks))
 
     def find(self, submission: Intent) -> tuple[str, ...] | None:
@@ -169,6 +177,10 @@ class LocalScheduler:
             self._start(job)
 
     def _start(self, job: LocalJob) -> None:
+        if job.job_id not in self._submitted and not self._is_as_ordered(job):
+            reason = "it was left waiting with other settings or sources than this command has; it is tried again"
+            self._end(job, State.INTERRUPTED, reason)
+            return
         # Written before the first process exists: a process that finds a running job without launchers knows that the
         # start was cut short, ends what has the job's marker, and never starts the job twice.
         job = self._save(replace(job, state=State.RUNNING, started_at=self._now()))
@@ -181,6 +193,17 @@ class LocalScheduler:
             self._end(replace(job, launched=tuple(launched)), State.FAILED, f"its launcher cannot be started: {error}")
             return
         self._save(replace(job, launched=tuple(launched)))
+
+    def _is_as_ordered(self, job: LocalJob) -> bool:
+        """True if a job that another process left is what its submission makes of it, and that is this command's."""
+        try:
+            submission = Submission.parse(read_text(self._run_dir / submission_file(job.submission)))
+        except (OSError, RecordError):
+            return False
+        if submission.run_dir != str(self._run_dir) or job.index not in range(len(submission.tasks)):
+            return False
+        made = new_job(submission, job.index, now=job.submitted_at, environ=self._environ)
+        return replace(made, marker=job.marker) == job and self._is_ours(submission)
 
     # Watching
 

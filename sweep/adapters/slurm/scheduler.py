@@ -20,6 +20,7 @@ from sweep.adapters.slurm.queue_text import Rows, best_report
 from sweep.adapters.slurm.script import check_site, log_file
 from sweep.adapters.slurm.site.cluster_site import SlurmSite
 from sweep.core.attempts.attempt import ABSENT, Outcome, Phase, slurm_state
+from sweep.files import read_tail
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:
@@ -197,9 +198,8 @@ class SlurmScheduler:
     def logged_end(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         """Read from the job's log how Slurm ended the job; None where the log does not tell, or is not there."""
         try:
-            with Path(run_dir, log_file(submission, job_id)).open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_END_BYTES))
-                report = reported_end(file.read().decode(errors="replace"), since=since)
+            tail = read_tail(Path(run_dir, log_file(submission, job_id)), _LOG_END_BYTES)
+            report = reported_end(tail.decode(errors="replace"), since=since)
         except OSError:
             return None
         return None if report is None else _with_meaning(report)

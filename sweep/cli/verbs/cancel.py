@@ -43,6 +43,7 @@ _MOST_LISTED = 8  # --json names all
 def main(asked: Arguments) -> int:
     """Cancel cells of a run."""
     run_dir = find_run_dir(asked)
+    run_dir.refuse_strangers_files()
     content = sweep_file_of(run_dir)
     if not asked.cells and not asked.all_cells and asked.where is None:
         raise CommandError("cancel needs cells, --where or --all: python -m sweep cancel CELL [CELL ...]")

@@ -22,7 +22,7 @@ from sweep.core.jobs.environment import scrubbed
 from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR, attempt_dir
 from sweep.core.settings.spec import Runner, SchedulerKind
-from sweep.files import write_atomically
+from sweep.files import read_tail, read_text, write_atomically
 from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
 from sweep.usecases.doctor.checks import Check, not_checked, problem
 from sweep.usecases.doctor.node_reports import Expected, judge
@@ -157,7 +157,7 @@ class ClusterChecks:
         lines: list[str] = []
         for path in [*(self.scratch / SUBMISSION_LOGS_DIR).glob("*.log"), *folder.glob("*.log")]:
             with contextlib.suppress(OSError):
-                lines.extend(path.read_text(errors="replace").splitlines()[-5:])
+                lines.extend(read_tail(path, 1 << 16).decode(errors="replace").splitlines()[-5:])
         return "".join(f"\n    | {line}" for line in lines)
 
 
@@ -165,6 +165,6 @@ def _reports(folder: Path) -> dict[int, Mapping[str, Any]]:
     found: dict[int, Mapping[str, Any]] = {}
     for path in folder.glob(report_name(0).replace("0", "*")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            report = json.loads(path.read_text())
+            report = json.loads(read_text(path))
             found[int(report["node_rank"])] = report
     return found

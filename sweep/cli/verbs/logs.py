@@ -13,15 +13,17 @@ from sweep.cli.console import print_error
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.visible import visible
 from sweep.core.records.layout import LEDGER_FILE, LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
+from sweep.files import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sweep.adapters.files.run_directory import RunDir
     from sweep.cli.args import Arguments
     from sweep.core.attempts.history import AttemptState
 
 _FOLLOW_EVERY_S = 0.5
+_PIECE_BYTES = 1 << 20
 
 
 def main(asked: Arguments) -> int:
@@ -108,18 +110,33 @@ class _Reader:
         """Print whole lines, the last time also a line without an end; return their number."""
         count = 0
         for path, name in self._files(attempt):
-            with path.open("rb") as file:
-                file.seek(self._offsets.get(path, 0))
-                data = self._rests.get(path, b"") + file.read()
-                self._offsets[path] = file.tell()
-            *lines, self._rests[path] = data.split(b"\n")
-            if last and self._rests[path]:
-                lines.append(self._rests.pop(path))
-            for line in lines:
+            for line in self._new_lines(path, last=last):
                 sys.stdout.write(self._shown(f"{name} | {line.decode(errors='replace')}\n"))
-            count += len(lines)
+                count += 1
         sys.stdout.flush()
         return count
+
+    def _new_lines(self, path: Path, *, last: bool) -> Iterator[bytes]:
+        """Whole lines since the last time, read in pieces; a longer line than a piece is several."""
+        try:
+            file = open_regular(path)
+        except OSError as error:
+            if path not in self._offsets:
+                self._offsets[path] = 0
+                yield f"({error.strerror}: not read)".encode()
+            return
+        with file:
+            file.seek(self._offsets.get(path, 0))
+            while piece := file.read(_PIECE_BYTES):
+                *lines, rest = (self._rests.pop(path, b"") + piece).split(b"\n")
+                yield from lines
+                if len(rest) >= _PIECE_BYTES:
+                    yield rest
+                else:
+                    self._rests[path] = rest
+            self._offsets[path] = file.tell()
+        if last and self._rests.get(path):
+            yield self._rests.pop(path)
 
     def _files(self, attempt: AttemptState | None) -> list[tuple[Path, str]]:
         """The log of the job itself (set-up commands, Slurm's message at its end), then those of its nodes."""

@@ -82,6 +82,7 @@ def _run(
     _, err = consoles()
     notifier = Notifier(spec, run_dir, err)
     run_dir.create()
+    run_dir.refuse_strangers_files()
     print_notes(err, run_dir.apply_access())
     with Lease(Path(run_dir.path)) as lease:
         own_name = None if view.facts is None else view.facts.own_name()

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import CELL_ID, CellId, UnixTime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,21 +75,29 @@ class ErrorClass(StrEnum):
     TIMEOUT = "timeout"
 
 
+_MOST = 1_000_000
+_FOLDER_NAMES: set[str] = set()
+"""Cell ids that were found to be names of folders."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptKey:
     """Which try at which repeat of which cell; repeats and attempts count from 1."""
 
-    cell_id: str
+    cell_id: CellId
     repeat: int
     attempt: int
 
     def __post_init__(self) -> None:
         """Refuse what no attempt can be called: its parts name a folder."""
         repeat, attempt = self.repeat, self.attempt
-        if type(repeat) is not int or type(attempt) is not int or repeat < 1 or attempt < 1:
-            raise ValueError(f"repeat {repeat!r} and attempt {attempt!r} are not whole numbers from 1.")
-        if type(self.cell_id) is not str:
-            raise ValueError(f"{self.cell_id!r} is not a cell id.")
+        if type(repeat) is not int or type(attempt) is not int or not (0 < repeat < _MOST and 0 < attempt < _MOST):
+            raise ValueError(f"repeat {repeat!r:.40} and attempt {attempt!r:.40} are not whole numbers from 1.")
+        if self.cell_id not in _FOLDER_NAMES:
+            # Ledgers name the same cells again and again: each is looked at once.
+            if type(self.cell_id) is not str or not CELL_ID.holds(self.cell_id):
+                raise ValueError(f"{self.cell_id!r:.40} is not a cell id.")
+            _FOLDER_NAMES.add(self.cell_id)
 
     def __str__(self) -> str:
         """The form that people read and type: ``89c35e1f02ab77d4/1/2``."""
@@ -231,7 +240,7 @@ class RankError:
 
     rank: int | None
     node_rank: int
-    time: float
+    time: UnixTime
     error_class: ErrorClass
     message: str
     step: int | None = None

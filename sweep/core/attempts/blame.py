@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.outcome_rules import BLAMING
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import CellId, NodeName, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import parse_line, read_record, render_line
 
@@ -32,9 +33,9 @@ class Blame:
         reason: Why, for people.
     """
 
-    node: str
-    time: float
-    cell_id: str
+    node: NodeName
+    time: UnixTime
+    cell_id: CellId
     run: str
     outcome: Outcome
     reason: str

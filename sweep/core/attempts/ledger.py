@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sweep.core.attempts.attempt import AttemptKey, Outcome, Phase, StopKind
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import CellId, JobId, SubmissionName, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import SCHEMA_VERSION, RecordError, parse_line, read_record, render_line
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 LEDGER_VERSION = SCHEMA_VERSION
 
-RepeatKey = tuple[str, int]
+RepeatKey = tuple[CellId, int]
 """Cell id and repeat."""
 
 
@@ -36,8 +37,8 @@ class Reserved:
         is_cut: Whether the walltime was cut to end before a maintenance.
     """
 
-    time: float
-    submission: str
+    time: UnixTime
+    submission: SubmissionName
     tasks: tuple[AttemptKey, ...]
     gpu_hours: float
     gpus: int
@@ -48,17 +49,17 @@ class Reserved:
 class Submitted:
     """The scheduler took a submission and named its jobs, by array index."""
 
-    time: float
-    submission: str
-    jobs: tuple[str, ...]
+    time: UnixTime
+    submission: SubmissionName
+    jobs: tuple[JobId, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
     """The scheduler refused a submission, in its own words; its attempts are over."""
 
-    time: float
-    submission: str
+    time: UnixTime
+    submission: SubmissionName
     reason: str
 
 
@@ -66,8 +67,8 @@ class Refused:
 class Released:
     """A reservation never became a job (a crash before sbatch); its attempts did not happen."""
 
-    time: float
-    submission: str
+    time: UnixTime
+    submission: SubmissionName
     reason: str
 
 
@@ -84,7 +85,7 @@ class Ended:
         evidence: What the decision rests on.
     """
 
-    time: float
+    time: UnixTime
     key: AttemptKey
     outcome: Outcome
     reason: str
@@ -102,7 +103,7 @@ class CancelRequested:
         repeats: Cell and repeat: those that are not tried, or tried again, until the user asks for them.
     """
 
-    time: float
+    time: UnixTime
     keys: tuple[AttemptKey, ...]
     repeats: tuple[RepeatKey, ...] = ()
 
@@ -111,7 +112,7 @@ class CancelRequested:
 class Reopened:
     """The user asked for repeats that were given up, cancelled or found out of memory to be tried again."""
 
-    time: float
+    time: UnixTime
     repeats: tuple[RepeatKey, ...]
 
 
@@ -126,7 +127,7 @@ class Skipped:
         reason: In words.
     """
 
-    time: float
+    time: UnixTime
     repeats: tuple[RepeatKey, ...]
     kind: str
     reason: str
@@ -136,7 +137,7 @@ class Skipped:
 class StopRequested:
     """This tool itself ends an attempt's job; written before the scheduler is told. How it ended is decided later."""
 
-    time: float
+    time: UnixTime
     key: AttemptKey
     kind: StopKind
     reason: str
@@ -146,7 +147,7 @@ class StopRequested:
 class Withdrawn:
     """An attempt's job was taken back before it began: it did not happen, and its number is not used again."""
 
-    time: float
+    time: UnixTime
     key: AttemptKey
     reason: str
 
@@ -161,7 +162,7 @@ class Requeued:
         gpu_seconds: Of all its runs before the one to come, or that runs now.
     """
 
-    time: float
+    time: UnixTime
     key: AttemptKey
     gpu_seconds: float
 
@@ -176,7 +177,7 @@ class Sighted:
         phase: ``ended`` or ``absent``; any other takes back what was seen before.
     """
 
-    time: float
+    time: UnixTime
     keys: tuple[AttemptKey, ...]
     phase: Phase
 
@@ -214,6 +215,8 @@ EVENT_NAMES: Mapping[type[Event], str] = {
 
 _KINDS: Mapping[object, type[Event]] = {name: kind for kind, name in EVENT_NAMES.items()}
 _NAME = "a ledger line"
+_MOST_NAMED = 100
+"""Damaged lines that are named; others are only counted."""
 
 
 def render_event(event: Event) -> str:
@@ -234,7 +237,7 @@ def parse_event(line: str) -> Event:
     return read_record(_KINDS[name], data, name)
 
 
-def read_lines(lines: Iterable[_Line], parse: Callable[[_Line], Event]) -> tuple[list[Event], list[str]]:
+def parse_lines(lines: Iterable[_Line], parse: Callable[[_Line], Event]) -> tuple[list[Event], list[str]]:
     """Events of a ledger's lines, and what is wrong with the lines that are none (kept in the file, never used).
 
     Args:
@@ -243,13 +246,18 @@ def read_lines(lines: Iterable[_Line], parse: Callable[[_Line], Event]) -> tuple
     """
     events: list[Event] = []
     problems: list[str] = []
+    damaged = 0
     with no_collection():
         for number, line in enumerate(lines, 1):
             try:
                 events.append(parse(line))
             except ValueError as error:
                 if line and not line.isspace():
-                    problems.append(f"ledger line {number} cannot be read ({error}); the rest was kept")
+                    damaged += 1
+                    if damaged <= _MOST_NAMED:
+                        problems.append(f"ledger line {number} cannot be read ({error}); the rest was kept")
+    if damaged > _MOST_NAMED:
+        problems.append(f"{damaged - _MOST_NAMED:,} more ledger lines cannot be read")
     return events, problems
 
 

@@ -112,8 +112,10 @@ def _has_no_default(item: dataclasses.Field[Any]) -> bool:
 def _converter(hint: Any, is_strict: bool) -> _Convert:
     """Checks a value of this type; made once for each field."""
     if hint in (object, Any):
-        return lambda value: value
+        return _anything
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _checked(_converter(arguments[0], is_strict), arguments[1])
     if origin in (typing.Union, types.UnionType):
         return _union(arguments, is_strict)
     if origin is tuple:
@@ -126,6 +128,30 @@ def _converter(hint: Any, is_strict: bool) -> _Convert:
     return _enum(hint) if issubclass(hint, StrEnum) else _scalar(hint)
 
 
+def _checked(convert: _Convert, check: Any) -> _Convert:
+    """Converts, and refuses what a type of :mod:`sweep.core.encoding.names` does not allow."""
+
+    def convert_and_check(value: Any) -> Any:
+        found = convert(value)
+        if not check.holds(found):
+            raise _RefusedError(f"={_shown(value)} is not {check.meaning}.")
+        return found
+
+    return convert_and_check
+
+
+_DEEPEST = 50
+
+
+def _anything(value: Any, depth: int = 0) -> Any:
+    """A value of any type; numbers that are not finite and values too deep to be written again are refused."""
+    if depth > _DEEPEST or (type(value) is float and not math.isfinite(value)):
+        raise _RefusedError(f"={_shown(value)} is not finite, or nested too deep.")
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _anything(item, depth + 1)
+    return value
+
+
 def _union(arguments: tuple[Any, ...], is_strict: bool) -> _Convert:
     options = tuple(option for option in arguments if option is not type(None))
     if len(options) == 1:
@@ -134,7 +160,8 @@ def _union(arguments: tuple[Any, ...], is_strict: bool) -> _Convert:
     name = " or ".join(_NAMES.get(item, item.__name__) for item in options)
 
     def convert(value: Any) -> Any:
-        if type(value) in arguments and not (type(value) is float and not math.isfinite(value)):
+        is_number = type(value) in (int, float)
+        if type(value) in arguments and (not is_number or -_LARGEST_INT <= value <= _LARGEST_INT):
             return value
         raise _RefusedError(f"={_shown(value)} is not {name}.")
 
@@ -215,12 +242,12 @@ _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 def _scalar(hint: type) -> _Convert:
     if hint is float:
         return _float
-    name = _NAMES.get(hint, hint.__name__)
+    name, is_int = _NAMES.get(hint, hint.__name__), hint is int
 
     def convert(value: Any) -> Any:
-        if type(value) is hint:
+        if type(value) is hint and not (is_int and abs(typing.cast("int", value)) > _LARGEST_INT):
             return value
-        if hint is int and type(value) is float and value.is_integer():
+        if is_int and type(value) is float and value.is_integer() and abs(value) < _LARGEST_INT:
             return int(value)
         raise _RefusedError(f"={_shown(value)} is not {name}.")
 
@@ -236,6 +263,7 @@ def _float(value: Any) -> float:
 
 
 _LARGEST_FLOAT = 2**1023
+_LARGEST_INT = 2**63 - 1
 _LONGEST_SHOWN = 200
 
 

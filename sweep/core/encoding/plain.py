@@ -56,7 +56,7 @@ def attribute_reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 def type_hints(cls: type) -> dict[str, Any]:
     """The types of a dataclass's fields."""
     # Modules that name Mapping in annotations only import it for the type checker.
-    return typing.get_type_hints(cls, localns={"Mapping": Mapping})
+    return typing.get_type_hints(cls, localns={"Mapping": Mapping}, include_extras=True)
 
 
 def for_optional(convert: _Convert) -> _Convert:

@@ -8,6 +8,7 @@ version 1. For wrong types, missing and unknown fields see :mod:`sweep.core.enco
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
 
 from sweep.core.encoding.codec import read
@@ -103,11 +104,21 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
         data, end = _DECODER.raw_decode(text)
         if end != len(text) and text[end:].strip(_BLANKS):
             raise json.JSONDecodeError("Extra data", text, end)
+        if _SURROGATE.search(text):
+            _refuse_lone_surrogates(data)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{name} is not whole JSON ({error})") from error
     if type(data) is not dict:
         raise RecordError(f"{name} is not a JSON object")
     return data
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _refuse_lone_surrogates(data: object) -> None:
+    """Refuse text with half a letter (a lone surrogate): it can be neither printed nor written."""
+    json.dumps(data, ensure_ascii=False).encode()
 
 
 def _refuse_constant(word: str) -> NoReturn:

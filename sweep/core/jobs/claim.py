@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import JobId, UnixTime
 from sweep.core.encoding.record import Record
 from sweep.core.records.layout import SUBMISSIONS_DIR
 
@@ -23,8 +24,8 @@ class Claim(Record):
     KIND = "claim"
     FILE = "the claim"
 
-    job_id: str
-    time: float
+    job_id: JobId
+    time: UnixTime
     host: str
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import NodeName, SubmissionName, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, render
 from sweep.core.records.layout import SUBMISSIONS_DIR, attempt_dir
@@ -43,9 +44,9 @@ class Submission(Record):
     KIND = "submission"
     FILE = "the submission file"
 
-    name: str
+    name: SubmissionName
     run_dir: str
-    created_at: float
+    created_at: UnixTime
     tasks: tuple[AttemptKey, ...]
     nodes: int
     gpus_per_node: int
@@ -54,7 +55,7 @@ class Submission(Record):
     sources_dir: str
     sources_hash: str
     launch: LaunchSpec
-    exclude: tuple[str, ...] = ()
+    exclude: tuple[NodeName, ...] = ()
     provenance: Mapping[str, object] = field(default_factory=dict)
     is_cut: bool = False
 

@@ -9,6 +9,7 @@ from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import JobId, NodeName, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, RecordError, render
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE
@@ -106,12 +107,12 @@ class AttemptFile(AttemptRecord):
     FILE = ATTEMPT_FILE
 
     key: AttemptKey
-    job_id: str
+    job_id: JobId
     restart: int
-    hosts: tuple[str, ...]
+    hosts: tuple[NodeName, ...]
     pid: int
-    started_at: float
-    ended_at: float | None = None
+    started_at: UnixTime
+    ended_at: UnixTime | None = None
     exit_code: int | None = None
     stopped_by: str = ""
     command: tuple[str, ...] = ()

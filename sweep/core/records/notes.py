@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import CellId, UnixTime
 from sweep.core.encoding.record import Record
 from sweep.core.records.layout import AWAY_FILE
 
@@ -15,7 +16,7 @@ class CancelRequest(Record):
     FILE = "a cancel request"
     MAY_BE_BARE = True
 
-    cells: tuple[str, ...]
+    cells: tuple[CellId, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,5 +26,5 @@ class SchedulerAway(Record):
     KIND = "scheduler-away"
     FILE = AWAY_FILE
 
-    since: float
+    since: UnixTime
     words: str

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import CellId
 from sweep.core.encoding.record import Record
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Preflight(Record):
     KIND = "preflight"
     FILE = "a preflight record"
 
-    cell_id: str
+    cell_id: CellId
     rank: int
     world_size: int
     problem: str = ""

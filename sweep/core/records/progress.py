@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, parse_line, read_record, render_line
 from sweep.core.records.layout import PROGRESS_FILE, STEPS_FILE
@@ -19,7 +20,7 @@ class Progress(Record):
 
     step: int
     steps: int
-    time: float
+    time: UnixTime
     tokens_per_s: float | None
 
 

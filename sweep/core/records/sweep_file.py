@@ -15,6 +15,7 @@ from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.names import CellId, FileName
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, RecordError, render
 from sweep.core.grids.combination import LEFT_OUT
@@ -54,22 +55,22 @@ class SweepFile(Record):
     KIND = "sweep"
     FILE = SWEEP_FILE
 
-    grid: str
-    cluster: str
+    grid: FileName
+    cluster: FileName
     scale: str
     batch_kind: BatchKind
     repeats: int
     series: SeriesSpec
     flop_convention: FlopConvention
     devices: Mapping[str, Device]
-    cells: Mapping[str, Cell]
+    cells: Mapping[CellId, Cell]
     points: tuple[Point, ...]
     rejections: tuple[Rejection, ...]
     predictions: Mapping[str, float] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
     scheduler: SchedulerKind | None = None
     accounting: bool = True
-    own_name: str | None = None
+    own_name: FileName | None = None
 
     @property
     def blame_name(self) -> str:

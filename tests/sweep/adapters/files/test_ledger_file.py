@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sweep.adapters.files import ledger_file
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.attempts.ledger import Event, Reserved, Submitted, parse_event, read_lines, render_event
+from sweep.core.attempts.ledger import Event, Reserved, Submitted, parse_event, parse_lines, render_event
 from tests.events import EVENTS
 
 RESERVED = Reserved(
@@ -92,7 +92,7 @@ def test_a_write_that_fails_half_way_is_an_error_and_the_next_event_is_still_rea
 
 def _outcome(line: str) -> object:
     """What the reference reader makes of a line: an event, None (a problem), or nothing of an empty one."""
-    events, problems = read_lines([line], parse_event)
+    events, problems = parse_lines([line], parse_event)
     return (events, len(problems))
 
 

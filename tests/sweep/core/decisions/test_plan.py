@@ -21,7 +21,7 @@ from sweep.core.attempts.ledger import (
     Reserved,
     Submitted,
     parse_event,
-    read_lines,
+    parse_lines,
     render_event,
 )
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES, Disposition, OutcomeRule
@@ -269,7 +269,7 @@ class Sweeps(RuleBasedStateMachine):
 
     def history(self) -> History:
         """What an orchestrator knows that has just been started."""
-        events, problems = read_lines(self.lines, parse_event)
+        events, problems = parse_lines(self.lines, parse_event)
         assert problems == []
         history = fold(events)
         assert history.problems == []

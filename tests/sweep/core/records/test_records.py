@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import cell_id
 from sweep.core.cells.device import Device
+from sweep.core.encoding.names import LATEST_TIME
 from sweep.core.encoding.record import RecordError, parse_object, render
 from sweep.core.records.attempt_record import AttemptFile, CellFile
 from sweep.core.records.error_file import parse_error, render_error
@@ -21,8 +22,12 @@ from tests.fakes import CPU, result_of, tiny_cell
 
 KEY = AttemptKey(cell_id="89c35e1f02ab77d4", repeat=1, attempt=2)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
+TIMES = st.floats(min_value=0, max_value=LATEST_TIME, exclude_max=True)
+JOB_IDS = st.from_regex(r"[0-9]{1,9}(_[0-9]{1,3})?", fullmatch=True)
+NODES = st.from_regex(r"[a-z0-9_][a-z0-9.-]{0,20}", fullmatch=True)
+CELL_IDS = st.from_regex(r"[0-9a-f]{16}", fullmatch=True)
 TEXTS = st.text(max_size=8)
-KEYS = st.builds(AttemptKey, cell_id=TEXTS, repeat=st.integers(1, 99), attempt=st.integers(1, 99))
+KEYS = st.builds(AttemptKey, cell_id=CELL_IDS, repeat=st.integers(1, 99), attempt=st.integers(1, 99))
 COUNTS = st.integers(1, 10**15)
 
 
@@ -34,10 +39,10 @@ RESULTS = st.builds(
     Result,
     key=KEYS,
     restart=st.integers(0, 5),
-    started_at=FINITE,
-    ended_at=FINITE,
+    started_at=TIMES,
+    ended_at=TIMES,
     world_size=COUNTS,
-    hosts=st.lists(TEXTS, max_size=2).map(tuple),
+    hosts=st.lists(NODES, max_size=2).map(tuple),
     device_type=st.sampled_from(["cpu", "cuda"]),
     device_name=TEXTS,
     n_params=COUNTS,
@@ -64,12 +69,12 @@ RESULTS = st.builds(
 ATTEMPTS = st.builds(
     AttemptFile,
     key=KEYS,
-    job_id=TEXTS,
+    job_id=JOB_IDS,
     restart=st.integers(0, 5),
-    hosts=st.lists(TEXTS, max_size=2).map(tuple),
+    hosts=st.lists(NODES, max_size=2).map(tuple),
     pid=st.integers(1, 2**22),
-    started_at=FINITE,
-    ended_at=st.none() | FINITE,
+    started_at=TIMES,
+    ended_at=st.none() | TIMES,
     exit_code=st.none() | st.integers(-64, 255),
     stopped_by=TEXTS,
     command=st.lists(TEXTS, max_size=2).map(tuple),
@@ -87,13 +92,13 @@ STEPS = st.builds(
     is_warmup=st.booleans(),
 )
 PROGRESS = st.builds(
-    Progress, step=st.integers(0, 99), steps=st.integers(1, 99), time=FINITE, tokens_per_s=st.none() | FINITE
+    Progress, step=st.integers(0, 99), steps=st.integers(1, 99), time=TIMES, tokens_per_s=st.none() | FINITE
 )
 ERRORS = st.builds(
     RankError,
     rank=st.none() | st.integers(0, 4096),
     node_rank=st.integers(0, 256),
-    time=FINITE,
+    time=TIMES,
     error_class=st.sampled_from(ErrorClass),
     message=TEXTS,
     step=st.none() | st.integers(0, 99),
