@@ -47,6 +47,11 @@ CPU = Device(name="cpu", type="cpu")
 STARTED = 1_700_000_000.0
 
 
+def submission_name(key: AttemptKey) -> str:
+    """The submission of an attempt that goes out alone."""
+    return f"s-{key}".replace("/", "-")
+
+
 class RunDir:
     """A run directory under construction.
 
@@ -138,7 +143,7 @@ class RunDir:
 
     def submit(self, key: AttemptKey, *, job: str | None = "17") -> None:
         """Ledger lines of an attempt that is in flight."""
-        name = f"s-{key}"
+        name = submission_name(key)
         gpus = self.sweep.cells[key.cell_id].gpus
         self.events.append(Reserved(time=STARTED, submission=name, tasks=(key,), gpu_hours=1.0, gpus=gpus))
         if job is not None:

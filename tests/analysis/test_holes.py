@@ -11,7 +11,7 @@ from sweep.core.attempts.ledger import Released, Skipped
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
 from sweep.core.decisions.admission import HOLES
 from sweep.core.grids.grid import Rejection
-from tests.analysis.factory import STARTED, RunDir, row_of, table_of
+from tests.analysis.factory import STARTED, RunDir, row_of, submission_name, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def test_a_released_reservation_did_not_happen(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     key = run.key(nodes=1)
     run.submit(key, job=None)
-    run.events.append(Released(time=STARTED, submission=f"s-{key}", reason="never reached the scheduler"))
+    run.events.append(Released(time=STARTED, submission=submission_name(key), reason="never reached the scheduler"))
     run.save()
     row = only_row(run)
     assert (row["status"], row["gpu_hours"], row["attempt"]) == ("not_run", 0.0, None)

@@ -16,7 +16,7 @@ from sweep.core.attempts.attempt import ErrorClass, Outcome, RankError
 from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.error_file import render_error
 from sweep.core.records.layout import CELL_FILE, RESULT_FILE, STEPS_FILE, attempt_dir, rank_error, restart_dir
-from tests.analysis.factory import STARTED, RunDir, make_result, row_of, table_of
+from tests.analysis.factory import STARTED, RunDir, make_result, row_of, submission_name, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -201,7 +201,9 @@ def test_a_ledger_event_with_senseless_values_is_reported(tmp_path: Path) -> Non
     run = RunDir(tmp_path)
     run.end(run.key(nodes=1), Outcome.OOM_DEVICE)
     text = (tmp_path / "ledger.jsonl").read_text()
-    (tmp_path / "ledger.jsonl").write_text(text + text.splitlines()[0].replace(f'"s-{run.key(nodes=1)}"', "[1]") + "\n")
+    (tmp_path / "ledger.jsonl").write_text(
+        text + text.splitlines()[0].replace(f'"{submission_name(run.key(nodes=1))}"', "[1]") + "\n"
+    )
     table = table_of(run)
     assert row_of(table, nodes=1)["status"] == "oom_device"
     assert any("ledger line 4 cannot be read" in warning for warning in table.warnings)

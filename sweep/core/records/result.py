@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.names import NodeName, UnixTime
+from sweep.core.encoding.names import NodeName
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_record import AttemptRecord
 from sweep.core.records.layout import RESULT_FILE
@@ -62,8 +62,8 @@ class Result(AttemptRecord):
 
     key: AttemptKey
     restart: int
-    started_at: UnixTime
-    ended_at: UnixTime
+    started_at: float
+    ended_at: float
     world_size: int
     hosts: tuple[NodeName, ...]
     device_type: str
