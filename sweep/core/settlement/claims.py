@@ -87,7 +87,8 @@ def look_up(draft: Draft, basis: Basis, name: str) -> None:
     if found:
         draft.effects.append(Submitted(time=basis.now.unix, submission=name, jobs=found))
     elif claim == () or _never_arrived(draft, basis, name):
-        reason = "it was withdrawn before its job began" if claim == () else "it never reached the scheduler"
+        late = _never_arrived(draft, basis, name)
+        reason = "it never reached the scheduler" if late else "it was withdrawn before its job began"
         effects = release(basis, name, reason)
         if any(isinstance(effect, Released) and effect.reason == reason for effect in effects):
             effects.append(Note(f"submission {name}: {reason}; its attempts did not happen"))
