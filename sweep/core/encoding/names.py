@@ -40,6 +40,7 @@ JOB_NAME = Pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", "a name of letters, dig
 FILE_NAME = Pattern(r"[^\x00-\x1f\x7f/\\.][^\x00-\x1f\x7f/\\]{0,199}", "a name that a file can have")
 
 CellId = Annotated[str, CELL_ID]
+CellIdIfKnown = Annotated[str, Pattern(rf"(?:{CELL_ID.pattern})?", "a cell id, or empty")]
 FileName = Annotated[str, FILE_NAME]
 SubmissionName = Annotated[str, JOB_NAME]
 JobId = Annotated[str, Pattern(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]{0,159})?", "a job id")]

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.names import CellId
+from sweep.core.encoding.names import CellIdIfKnown
 from sweep.core.encoding.record import Record
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Preflight(Record):
     """One rank of a cell, run on fake tensors (``python -m trainer --preflight``).
 
     Attributes:
-        cell_id: Which cell.
+        cell_id: Which cell; empty where its file could not be read.
         rank: Which rank of it.
         world_size: Ranks in all.
         problem: Why the cell cannot run; empty where it can, and then everything below is known.
@@ -74,7 +74,7 @@ class Preflight(Record):
     KIND = "preflight"
     FILE = "a preflight record"
 
-    cell_id: CellId
+    cell_id: CellIdIfKnown
     rank: int
     world_size: int
     problem: str = ""

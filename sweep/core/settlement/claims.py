@@ -86,9 +86,11 @@ def look_up(draft: Draft, basis: Basis, name: str) -> None:
         found = None
     if found:
         draft.effects.append(Submitted(time=basis.now.unix, submission=name, jobs=found))
-    elif claim == () or _never_arrived(draft, basis, name):
-        late = _never_arrived(draft, basis, name)
-        reason = "it never reached the scheduler" if late else "it was withdrawn before its job began"
+        return
+    # This settlement may have withdrawn it itself, because it had not arrived: then that is the reason.
+    never_arrived = _never_arrived(draft, basis, name)
+    if claim == () or never_arrived:
+        reason = "it never reached the scheduler" if never_arrived else "it was withdrawn before its job began"
         effects = release(basis, name, reason)
         if any(isinstance(effect, Released) and effect.reason == reason for effect in effects):
             effects.append(Note(f"submission {name}: {reason}; its attempts did not happen"))
