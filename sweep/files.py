@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 import uuid
-from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
-    from typing import BinaryIO
+    from typing import Any, BinaryIO
 
 _MIB = 1 << 20
 LARGEST_BYTES: Mapping[str, int] = {
@@ -30,7 +30,7 @@ LARGEST_BYTES: Mapping[str, int] = {
 _LARGEST_OTHER_BYTES = 64 * _MIB
 _LONGEST_LINE_BYTES = 64 * _MIB
 """Longer than the event that cancels 100,000 cells at once."""
-_PIECE_BYTES = 1 * _MIB
+_PIECE_BYTES = 1 << 17
 
 
 PRIVATE_UMASK = 0o077
@@ -89,7 +89,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Lines of a file without their ends, read in pieces; a line longer than any record is cut.
+    """Lines of a file, read in pieces; a line longer than any record comes as several.
 
     Raises:
         OSError: If the file cannot be opened, is no regular file, or is larger than a file of its kind may be.
@@ -99,25 +99,31 @@ def read_lines(path: Path) -> Iterator[bytes]:
     if size > LARGEST_BYTES.get(path.name, _LARGEST_OTHER_BYTES):
         file.close()
         raise OSError(errno.EFBIG, f"it holds {size:,} bytes, more than such a file can", str(path))
-    return chain.from_iterable(_line_blocks(file))
+    return io.BufferedReader(_EndedLines(file), _PIECE_BYTES)
 
 
-def _line_blocks(file: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines that end in each piece of a file."""
-    begun: list[bytes] = []
-    length = 0
-    with file:
-        while piece := file.read(_PIECE_BYTES):
-            first, *lines = piece.split(b"\n")
-            if length < _LONGEST_LINE_BYTES:
-                begun.append(first)
-            length += len(first)
-            if lines:
-                yield [b"".join(begun)]
-                begun, length = [lines[-1]], len(lines[-1])
-                yield lines[:-1]
-        if length:
-            yield [b"".join(begun)]
+class _EndedLines(io.RawIOBase):
+    """The bytes of a file, with a line's end put into a line that is longer than any record."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._length = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._file.read(len(buffer)) or b""
+        end = piece.rfind(b"\n")
+        self._length = self._length + len(piece) if end < 0 else len(piece) - end - 1
+        if self._length > _LONGEST_LINE_BYTES:
+            piece, self._length = b"\n" + piece[1:], 0
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 def read_tail(path: Path, most_bytes: int) -> bytes:

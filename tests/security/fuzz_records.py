@@ -35,7 +35,7 @@ from sweep.usecases.session import Order, Origin, RunPorts, Session
 from tests.fakes import FakeClock, FakeScheduler, ListReporter, MemoryBlameBook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 REFUSALS = (RunDirError, LoadError, SchedulerError)
 """Errors by which a verb refuses a run directory."""
@@ -103,8 +103,15 @@ def _tables(run_dir: Path, _: SweepFile) -> None:
         text.encode()
 
 
+class _Scheduler(FakeScheduler):
+    """One that does not know the jobs of a record."""
+
+    def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
+        return super().cancel({job: name for job, name in jobs.items() if job in self.keys}, only_pending=only_pending)
+
+
 def _session(run_dir: Path, content: SweepFile) -> Session:
-    scheduler, clock = FakeScheduler(), FakeClock()
+    scheduler, clock = _Scheduler(), FakeClock()
     order = Order(
         cells=content.cells,
         known=content.cells,

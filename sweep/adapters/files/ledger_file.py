@@ -85,7 +85,7 @@ def _fast_parser() -> Callable[[bytes], Event]:
 
     head = f'{{"v": {LEDGER_VERSION}, "event": "'.encode()
     start = len(head)
-    is_job_name = JOB_NAME.holds
+    is_job_name, latest, reserved = JOB_NAME.match, LATEST_TIME, Reserved
     decoders: Mapping[bytes, Callable[[bytes], Any]] = {
         head + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()
     }
@@ -98,8 +98,8 @@ def _fast_parser() -> Callable[[bytes], Event]:
             except (ValueError, RecursionError):
                 pass  # the other reader says what is wrong, if anything is
             else:
-                # The decoder knows the types of fields only, not what they may hold.
-                if 0.0 <= event.time < LATEST_TIME and (type(event) is not Reserved or is_job_name(event.submission)):
+                # The decoder knows types, not what a name may be; names and times are used of a reservation only.
+                if event.__class__ is not reserved or (is_job_name(event.submission) and 0.0 <= event.time < latest):
                     return event
         return parse_event(line.decode("utf-8", errors="replace"))
 

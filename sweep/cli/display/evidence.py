@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempts.blame import evidence_of, unexpired
 from sweep.core.attempts.waiting import waits_for
 from sweep.core.encoding.message import counted
+from sweep.core.encoding.names import TIME_RANGE
 from sweep.core.records.layout import attempt_dir
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ def _error(error: Mapping[str, object]) -> str:
 
 
 def _when(value: object) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if isinstance(value, int | float) else ""
+    if not isinstance(value, int | float) or not TIME_RANGE.holds(value):
+        return ""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
 
 
 def print_nodes(

@@ -75,7 +75,6 @@ class ErrorClass(StrEnum):
     TIMEOUT = "timeout"
 
 
-_MOST = 1_000_000
 _FOLDER_NAMES: set[str] = set()
 """Cell ids that were found to be names of folders."""
 
@@ -91,7 +90,7 @@ class AttemptKey:
     def __post_init__(self) -> None:
         """Refuse what no attempt can be called: its parts name a folder."""
         repeat, attempt = self.repeat, self.attempt
-        if type(repeat) is not int or type(attempt) is not int or not (0 < repeat < _MOST and 0 < attempt < _MOST):
+        if not (repeat.__class__ is int is attempt.__class__ and 0 < repeat < 1_000_000 and 0 < attempt < 1_000_000):
             raise ValueError(f"repeat {repeat!r:.40} and attempt {attempt!r:.40} are not whole numbers from 1.")
         if self.cell_id not in _FOLDER_NAMES:
             # Ledgers name the same cells again and again: each is looked at once.

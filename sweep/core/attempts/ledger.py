@@ -49,7 +49,7 @@ class Reserved:
 class Submitted:
     """The scheduler took a submission and named its jobs, by array index."""
 
-    time: UnixTime
+    time: float
     submission: SubmissionName
     jobs: tuple[JobId, ...]
 
@@ -58,7 +58,7 @@ class Submitted:
 class Refused:
     """The scheduler refused a submission, in its own words; its attempts are over."""
 
-    time: UnixTime
+    time: float
     submission: SubmissionName
     reason: str
 
@@ -67,7 +67,7 @@ class Refused:
 class Released:
     """A reservation never became a job (a crash before sbatch); its attempts did not happen."""
 
-    time: UnixTime
+    time: float
     submission: SubmissionName
     reason: str
 
@@ -85,7 +85,7 @@ class Ended:
         evidence: What the decision rests on.
     """
 
-    time: UnixTime
+    time: float
     key: AttemptKey
     outcome: Outcome
     reason: str
@@ -103,7 +103,7 @@ class CancelRequested:
         repeats: Cell and repeat: those that are not tried, or tried again, until the user asks for them.
     """
 
-    time: UnixTime
+    time: float
     keys: tuple[AttemptKey, ...]
     repeats: tuple[RepeatKey, ...] = ()
 
@@ -112,7 +112,7 @@ class CancelRequested:
 class Reopened:
     """The user asked for repeats that were given up, cancelled or found out of memory to be tried again."""
 
-    time: UnixTime
+    time: float
     repeats: tuple[RepeatKey, ...]
 
 
@@ -127,7 +127,7 @@ class Skipped:
         reason: In words.
     """
 
-    time: UnixTime
+    time: float
     repeats: tuple[RepeatKey, ...]
     kind: str
     reason: str
@@ -137,7 +137,7 @@ class Skipped:
 class StopRequested:
     """This tool itself ends an attempt's job; written before the scheduler is told. How it ended is decided later."""
 
-    time: UnixTime
+    time: float
     key: AttemptKey
     kind: StopKind
     reason: str
@@ -147,7 +147,7 @@ class StopRequested:
 class Withdrawn:
     """An attempt's job was taken back before it began: it did not happen, and its number is not used again."""
 
-    time: UnixTime
+    time: float
     key: AttemptKey
     reason: str
 
@@ -162,7 +162,7 @@ class Requeued:
         gpu_seconds: Of all its runs before the one to come, or that runs now.
     """
 
-    time: UnixTime
+    time: float
     key: AttemptKey
     gpu_seconds: float
 
@@ -177,7 +177,7 @@ class Sighted:
         phase: ``ended`` or ``absent``; any other takes back what was seen before.
     """
 
-    time: UnixTime
+    time: float
     keys: tuple[AttemptKey, ...]
     phase: Phase
 

@@ -17,12 +17,12 @@ class Pattern:
 
     def __init__(self, pattern: str, meaning: str) -> None:
         self.pattern = pattern
-        self._match = re.compile(pattern).fullmatch
+        self.match = re.compile(pattern).fullmatch
         self.meaning = meaning
 
     def holds(self, value: str) -> bool:
         """True if the whole text fits."""
-        return self._match(value) is not None
+        return self.match(value) is not None
 
 
 class TimeRange:
@@ -35,6 +35,7 @@ class TimeRange:
         return 0.0 <= value < LATEST_TIME
 
 
+TIME_RANGE = TimeRange()
 CELL_ID = Pattern(r"[A-Za-z0-9_-]{1,64}", "a cell id")
 JOB_NAME = Pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", "a name of letters, digits, '_', '.' and '-'")
 FILE_NAME = Pattern(r"[^\x00-\x1f\x7f/\\.][^\x00-\x1f\x7f/\\]{0,199}", "a name that a file can have")
@@ -49,4 +50,4 @@ Marker = Annotated[str, Pattern(r"[0-9a-f]{16}", "a mark of 16 hexadecimal digit
 RelativePath = Annotated[
     str, Pattern(r"(?!.*(?:^|/)\.\.(?:/|$))[^/\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,1023}", "a path below the run directory")
 ]
-UnixTime = Annotated[float, TimeRange()]
+UnixTime = Annotated[float, TIME_RANGE]
