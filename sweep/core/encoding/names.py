@@ -5,8 +5,12 @@ A run directory may come from a stranger, and what its records name is opened, w
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LATEST_TIME = 253402300800.0
 """Unix time of the year 10000, which no calendar shows."""
@@ -17,8 +21,12 @@ class Pattern:
 
     def __init__(self, pattern: str, meaning: str) -> None:
         self.pattern = pattern
-        self.match = re.compile(pattern).fullmatch
         self.meaning = meaning
+
+    @functools.cached_property
+    def match(self) -> Callable[[str], object]:
+        """Matches the whole text; compiled where it is first used, which a plan need not wait for."""
+        return re.compile(self.pattern).fullmatch
 
     def holds(self, value: str) -> bool:
         """True if the whole text fits."""
