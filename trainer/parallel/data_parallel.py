@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
     MicroBatchScope = Callable[[bool], contextlib.AbstractContextManager[object]]
 
+# DDP reducers of this process. A reducer is the last holder of a closed process group, and while Python frees one it
+# keeps the GIL and waits for the gloo threads of the group, one of which may wait for the GIL (pytorch#56297): then
+# a finished run hangs for ever. This list keeps each reducer until the process ends, which frees nothing.
+_never_freed: list[object] = []
+
 
 def shard_or_replicate(model: Llama, cell: Cell, mesh: Mesh | None) -> None:
     """Apply FSDP or HSDP to a model, or a pipeline stage; DDP follows once the model has its weights."""
@@ -45,13 +50,15 @@ def with_ddp(model: Llama, cell: Cell, mesh: Mesh | None) -> nn.Module:
     with warnings.catch_warnings():
         # The new name of this argument is missing in the oldest torch that is supported.
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
-        return DistributedDataParallel(
+        wrapped = DistributedDataParallel(
             model,
             process_group=mesh.replicate.get_group(),
             broadcast_buffers=False,
             init_sync=False,
             gradient_as_bucket_view=True,
         )
+    _never_freed.append(wrapped.reducer)
+    return wrapped
 
 
 def micro_batch_scope(module: nn.Module, cell: Cell) -> MicroBatchScope:
