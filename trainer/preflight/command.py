@@ -17,37 +17,40 @@ _GIB = 1 << 30
 
 
 def main(path: Path, *, rank: int, as_json: bool) -> int:
-    """Examine one rank of the cell in a file; return exit code 0 if it can run, else 2."""
-    found = _examine(path, rank)
+    """Examine one rank of the cell in a file; exit code 0 if it can run, 2 if it cannot be built or fit."""
+    found, shortage = _examine(path, rank)
     if as_json:
         print(found.render(), end="")
     elif not found.problem:
-        print(describe(found))
-    if found.problem:
-        print(f"trainer: refused: {found.problem}", file=sys.stderr)
+        print(describe(found, fits=not shortage))
+    if reason := found.problem or shortage:
+        print(f"trainer: refused: {reason}", file=sys.stderr)
         return EXIT_REFUSED
     return 0
 
 
-def _examine(path: Path, rank: int) -> Preflight:
+def _examine(path: Path, rank: int) -> tuple[Preflight, str]:
+    """Return the record, and what the cell's device lacks to hold the rank; empty where it may fit."""
     try:
         file = refusal.read_cell(path)
         tokens_file.check(file.cell)
     except refusal.Refusal as refused:
-        return Preflight(cell_id="", rank=rank, world_size=0, problem=str(refused))
+        return Preflight(cell_id="", rank=rank, world_size=0, problem=str(refused)), ""
     world_size = file.cell.gpus
     if not 0 <= rank < world_size:
         problem = f"--rank {rank}: the cell has ranks 0 to {world_size - 1}."
-        return Preflight(cell_id=file.key.cell_id, rank=rank, world_size=world_size, problem=problem)
+        return Preflight(cell_id=file.key.cell_id, rank=rank, world_size=world_size, problem=problem), ""
     # Only now: the import of torch takes seconds.
     from trainer.preflight.fake_rank import examine
 
-    return examine(file.cell, rank=rank, is_cuda=file.device.type == "cuda")
+    found = examine(file.cell, rank=rank, is_cuda=file.device.type == "cuda")
+    return found, found.shortage(file.device)
 
 
-def describe(found: Preflight) -> str:
+def describe(found: Preflight, *, fits: bool = True) -> str:
     """Describe memory and communication, one item a line."""
-    lines = [f"cell {found.cell_id}, rank {found.rank} of {found.world_size}: can run"]
+    answer = "can run" if fits else "can be built, and does not fit on its device"
+    lines = [f"cell {found.cell_id}, rank {found.rank} of {found.world_size}: {answer}"]
     lines += [f"  {stage}" for stage in found.stages]
     lines.append(
         f"peak memory {'at most ' if found.is_overstated else ''}{_gib(found.peak_memory_bytes or 0)}, of which"

@@ -58,22 +58,11 @@ def ranks_to_examine(cell: Cell) -> tuple[int, ...]:
 
 
 def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
-    """The status and reason that the table shows for a cell that will not run; None for one that may.
-
-    A cell is ruled out only where what its tensors take for certain is more than the device has: what the context,
-    communicators and fragmentation take comes on top, and a peak that a stand-in has raised proves nothing.
-    """
+    """The status and reason that the table shows for a cell that will not run; None for one that may."""
     if found.problem:
         return "preflight_failed", found.problem
-    if found.least_memory_bytes is None or device.memory_gib is None:
-        return None
-    least_gib = found.least_memory_bytes / _GIB
-    if least_gib <= device.memory_gib:
-        return None
-    taken = f"the tensors of rank {found.rank} alone peak at {least_gib:,.1f} GiB"
-    if found.is_overstated:
-        taken = f"parameters, gradients and optimiser state of rank {found.rank} alone take {least_gib:,.1f} GiB"
-    return "oom_predicted", f"predicted, not run: {taken}; {device.name} has {device.memory_gib:g} GiB"
+    shortage = found.shortage(device)
+    return ("oom_predicted", f"predicted, not run: {shortage}") if shortage else None
 
 
 def _message(found: Preflight, verdict: tuple[str, str] | None) -> str:

@@ -12,6 +12,9 @@ from sweep.core.encoding.record import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sweep.core.cells.device import Device
+
+_GIB = 1 << 30
 MEMORY_KINDS = (
     "parameters",
     "gathered_parameters",
@@ -94,3 +97,19 @@ class Preflight(Record):
             # All of it is alive while the optimiser works.
             return sum(self.state_by_kind.values())
         return self.peak_memory_bytes
+
+    def shortage(self, device: Device) -> str:
+        """Why the rank cannot fit on the device: its certain need and the device's memory; empty where it may fit.
+
+        The CUDA context, communicators and fragmentation come on top, and a peak that a stand-in has raised proves
+        nothing, so only what the tensors take at least counts.
+        """
+        if self.least_memory_bytes is None or device.memory_gib is None:
+            return ""
+        least_gib = self.least_memory_bytes / _GIB
+        if least_gib <= device.memory_gib:
+            return ""
+        taken = f"the tensors of rank {self.rank} alone peak at {least_gib:,.1f} GiB"
+        if self.is_overstated:
+            taken = f"parameters, gradients and optimiser state of rank {self.rank} alone take {least_gib:,.1f} GiB"
+        return f"{taken}; {device.name} has {device.memory_gib:g} GiB"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from sweep.core.cells.cell import Cell, Checkpointing, Precision
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import RecordError
@@ -276,6 +279,21 @@ def test_a_cell_that_cannot_run_ends_with_2_and_one_line(tmp_path: Path) -> None
     assert done.stderr.count("\n") == 1
     assert "[heads_by_tp]" in done.stderr
     assert "[heads_by_tp]" in Preflight.parse(done.stdout).problem
+
+
+def test_a_cell_that_does_not_fit_on_its_device_ends_with_2_and_names_need_and_device(tmp_path: Path) -> None:
+    wide = ModelShape(
+        name="wide", n_layers=2, hidden=4096, n_heads=32, n_kv_heads=8, ffn_hidden=14336, vocab_size=32000
+    )
+    made = even(Parallelism(dp_shard=2, tp=2), model=wide)
+    path = write_cell(tmp_path, made, Device(name="small", type="cpu", memory_gib=2))
+    done = alone("--preflight", "--cell", str(path))
+    assert done.returncode == 2
+    assert "rank 0 of 4: can be built, and does not fit on its device" in done.stdout
+    assert re.fullmatch(
+        r"trainer: refused: the tensors of rank 0 alone peak at [3-9]\.\d GiB; small has 2 GiB\n", done.stderr
+    )
+    assert Preflight.parse(alone("--preflight", "--cell", str(path), "--json").stdout).problem == ""
 
 
 def test_a_rank_that_the_cell_does_not_have_is_refused(tmp_path: Path) -> None:
