@@ -93,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             file = refusal.read_cell(arguments.cell)
             refusal.check_ranks(file.cell, ranks)
-            tokens_file.check(file.cell)
+            # Thousands of ranks would read the same file: rank 0 reads it, and its refusal ends the run.
+            tokens_file.check(file.cell, reads_tokens=ranks.rank == 0)
         except refusal.Refusal as refused:
             _refuse(str(refused), reporter, ranks, speaker=0)
         # Only now: the import of torch takes seconds, and a broken rule needs none.

@@ -90,8 +90,12 @@ def _open_bin(path: Path) -> Tokens:
     return np.memmap(path, dtype=DTYPES[token_bytes], mode="r", offset=HEADER.size, shape=(n_tokens,))
 
 
-def check(cell: Cell) -> None:
+def check(cell: Cell, *, reads_tokens: bool = True) -> None:
     """Check before anything starts that the cell's token file, if any, has all tokens that its steps read.
+
+    Args:
+        cell: The cell.
+        reads_tokens: False for a rank that checks the header and the length only, since another one reads all tokens.
 
     Raises:
         Refusal: If it is no token file, too short, or has a token outside the model's vocabulary.
@@ -106,6 +110,8 @@ def check(cell: Cell) -> None:
             f"trainer.data: {path} has {len(tokens)} tokens; {cell.trainer.steps} steps of {cell.global_batch} x "
             f"{cell.seq_len} need {needed}. Give a longer file, or fewer steps, sequences or tokens."
         )
+    if not reads_tokens:
+        return
     largest = max(int(tokens[at : min(at + _PIECE, needed)].max()) for at in range(0, needed, _PIECE))
     if largest >= cell.model.vocab_size:
         raise Refusal(

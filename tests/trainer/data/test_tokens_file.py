@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from sweep.core.attempts.attempt import ErrorClass
+from sweep.core.attempts.verdict import is_consequence
 from sweep.core.cells.cell import cell_id
 from sweep.core.cells.trainer_settings import TrainerSettings
+from sweep.core.records.error_file import parse_error
 from sweep.core.records.layout import ERROR_GLOB, RESULT_FILE
 from sweep.core.records.progress import Step
 from sweep.core.records.result import Result
@@ -149,6 +152,19 @@ def test_of_two_ranks_with_too_short_a_file_one_says_so_before_any_process_group
     assert done.returncode != 0
     assert done.stderr.count("trainer: refused: trainer.data:") == 1
     assert [found.name for found in tmp_path.glob(ERROR_GLOB)] == ["error-rank-0.json"]
+
+
+@pytest.mark.torchrun
+def test_one_rank_reads_all_tokens_and_its_refusal_is_the_cause_of_the_end(tmp_path: Path) -> None:
+    path = bin_file(tmp_path / "t.bin", np.arange(NEEDED) % 107)
+    made = cell(gpus=2, trainer={"data": str(path)})
+    check(made, reads_tokens=False)
+    done = torchrun(2, "-m", "trainer", "--cell", str(write_cell(tmp_path, made)), "--out", str(tmp_path))
+    assert done.returncode != 0
+    assert done.stderr.count(f"trainer: refused: trainer.data: {path} holds token 106") == 1
+    found = {path.name: parse_error(path.read_text()) for path in tmp_path.glob(ERROR_GLOB)}
+    assert found.pop("error-rank-0.json").error_class is ErrorClass.REFUSED
+    assert all(is_consequence(error) for error in found.values())
 
 
 TEXT = "Call me Ishmael.\nSome years ago — never mind how long precisely …\n"
