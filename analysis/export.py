@@ -13,7 +13,7 @@ from sweep.core.encoding.message import counted
 from sweep.core.encoding.visible import visible
 from sweep.core.grids.series import Envelope, SeriesKind
 from sweep.core.records.layout import TABLES_DIR
-from sweep.files import write_atomically
+from sweep.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +31,7 @@ def write_tables(table: Table, out: Path) -> list[Path]:
     """
     written = []
     for suffix, render in EXPORTERS.items():
-        path = out / TABLES_DIR / f"{table.sweep.grid}.{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = make_folder(out, TABLES_DIR) / f"{table.sweep.grid}.{suffix}"
         write_atomically(path, render(table))
         written.append(path)
     return written

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from pathlib import Path, PurePath
     from typing import Any, BinaryIO
 
 _MIB = 1 << 20
@@ -164,6 +164,50 @@ def create_atomically(path: Path, content: str | bytes) -> bool:
     return True
 
 
+def open_to_append(path: Path) -> int:
+    """Descriptor of a file to append to, which is created if need be.
+
+    Raises:
+        OSError: If it cannot be opened, or is a link, a pipe or a device: what is written would go elsewhere.
+    """
+    try:
+        found = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(found).st_mode):
+            return found
+        os.close(found)
+    raise OSError(errno.ELOOP, "it is a link or no regular file, and is not written through. Delete it", str(path))
+
+
+def make_folder(top: Path, below: str | PurePath, *, mode: int = 0o777) -> Path:
+    """Make a folder below another one, with those between them: in these only who made an entry can rename it.
+
+    Args:
+        top: A folder, made if need be; whatever way leads to it.
+        below: Path of the new one, relative to it.
+        mode: Its mode before the umask. Where others may not write it by this mode, it has to be this user's own.
+
+    Raises:
+        OSError: If it cannot be made, a part of it is a link or no folder, or it is another user's.
+    """
+    top.mkdir(parents=True, exist_ok=True)
+    folder = top
+    *between, last = (top / below).relative_to(top).parts
+    for part, its_mode in (*((each, 0o1777) for each in between), (last, mode)):
+        folder = folder / part
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=its_mode)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "it is a link or no folder. Move it away", str(folder))
+    if not mode & 0o022 and found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}, not to you. Move it away", str(folder))
+    return folder
+
+
 def server_time(folder: Path) -> float:
     """Unix time by the clock that stamps the files of a folder; on a shared file system that is the server's.
 
@@ -184,7 +228,7 @@ def _draft(path: Path, place: Callable[[Path, Path], None], *, durable: bool = T
     """A file beside the path, which is put in its place at the end of the block, or removed after an error."""
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
             yield file
             file.flush()
             if durable:

@@ -15,7 +15,7 @@ from analysis.figures.curves import draw_curves
 from analysis.figures.marks import PALETTE, WIDTH_IN, add_footnote, by_series, error_bars, interval_of, short, word
 from sweep.core.grids.series import SeriesKind
 from sweep.core.records.layout import FIGURES_DIR
-from sweep.files import write_atomically
+from sweep.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,8 +71,7 @@ def write_figures(table: Table, out: Path) -> list[Path]:
         for suffix, metadata in _METADATA.items():
             content = io.BytesIO()
             figure.savefig(content, format=suffix, dpi=300, metadata=metadata)
-            path = out / FIGURES_DIR / f"{table.sweep.grid}.{suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path = make_folder(out, FIGURES_DIR) / f"{table.sweep.grid}.{suffix}"
             write_atomically(path, content.getvalue())
             written.append(path)
     return written

@@ -15,8 +15,9 @@ from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.submission import Submission
 from sweep.files import read_text
+from sweep.launch.check import EXIT_REFUSED
 from sweep.launch.claim import take
-from sweep.launch.launcher import EXIT_REFUSED, Launcher
+from sweep.launch.launcher import Launcher
 from sweep.launch.supervisor import Supervisor
 
 if TYPE_CHECKING:

@@ -20,31 +20,21 @@ from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import relevant
 from sweep.core.jobs.node_command import CACHES, EXITS_FILE
-from sweep.core.jobs.sources import SOURCE_PACKAGES, hash_sources, is_source
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.error_file import parse_error, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_error, node_log, rank_error
 from sweep.core.settings.spec import Runner
-from sweep.files import read_text, write_atomically
+from sweep.files import make_folder, open_to_append, read_text, write_atomically
+from sweep.launch.check import EXIT_REFUSED
 from sweep.launch.exits import Witness, explain, explain_agent, last_messages, read
 from sweep.launch.memory import oom_kills
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sweep.core.jobs.node_command import Node
     from sweep.launch.exits import RankExit
     from sweep.launch.supervisor import Supervisor
-
-EXIT_REFUSED = 2
-
-
-def sources_in(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Relative path and content of every source below a snapshot."""
-    for package in SOURCE_PACKAGES:
-        for path in (root / package).rglob("*"):
-            if is_source(path.relative_to(root)) and path.is_file():
-                yield path.relative_to(root).as_posix(), path.read_bytes()
 
 
 def open_cache(environ: Mapping[str, str]) -> str:
@@ -73,7 +63,6 @@ class Launcher:
         """Make the folder of this run of the job, and send everything that is printed to the node's log there."""
         self._node = node
         run_dir = Path(node.submission.run_dir)
-        self._folder = run_dir / node.folder
         self._cell_file = run_dir / node.attempt / CELL_FILE
         self._environ = environ
         self._record = AttemptFile(
@@ -84,8 +73,9 @@ class Launcher:
             pid=os.getpid(),
             started_at=time.time(),
             provenance=node.submission.provenance,
+            sources_hash=node.submission.sources_hash,  # sweep.launch.check has found that they have it
         )
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder = make_folder(run_dir, node.folder, mode=0o755)
         _log_to(self._folder / node_log(node.node_rank))
 
     def run(self, supervisor: Supervisor) -> int:
@@ -116,12 +106,6 @@ class Launcher:
 
     def _refusal(self) -> tuple[ErrorClass, str] | None:
         """Why nothing may be started."""
-        asked, root = self._node.submission.sources_hash, Path(self._node.submission.sources_dir)
-        found = hash_sources(sources_in(root))
-        self._record = replace(self._record, sources_hash=found)
-        if found != asked:
-            what = f"hash to {found}, not {asked}" if root.is_dir() else "are missing"
-            return ErrorClass.REFUSED, f"the sources in {root} {what}: this is not the code that was submitted."
         if self._node.submission.launch.runner is not Runner.TORCHRUN:
             return None
         if importlib.util.find_spec("torch") is None:
@@ -197,7 +181,7 @@ class Launcher:
 
 
 def _log_to(path: Path) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    fd = open_to_append(path)
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)

@@ -23,6 +23,7 @@ from sweep.ports import SubmissionRejectedError
 from tests.commands import wait_for
 from tests.fakes import submission_of
 from tests.integration.conftest import SlurmUnderTest
+from tests.stubs.jobs import hash_of, publish
 
 pytestmark = pytest.mark.slurm
 
@@ -48,22 +49,25 @@ time.sleep(float(os.environ.get("STUB_SLEEP_S", "0")))
 def run_dir(tmp_path: Path) -> Path:
     """A run directory whose name has signs that shells and Slurm expand; the sources in it are the stub."""
     run = tmp_path / "it's a run %j"
-    (run / "sources" / "sweep").mkdir(parents=True)
-    (run / "sources" / "sweep" / "__init__.py").touch()
-    (run / "sources" / "sweep" / "launch.py").write_text(_LAUNCH)
+    (run / "sources" / "stub" / "sweep").mkdir(parents=True)
+    (run / "sources" / "stub" / "sweep" / "__init__.py").touch()
+    (run / "sources" / "stub" / "sweep" / "launch.py").write_text(_LAUNCH)
     return run
 
 
 def submission(run: Path, name: str, *, tasks: int = 1, nodes: int = 1, gpus_per_node: int = 1) -> Submission:
-    return submission_of(
+    sources = run / "sources" / "stub"
+    made = submission_of(
         tasks,
         name=f"{name}-{time.time_ns():x}",
         run_dir=str(run),
         created_at=time.time(),
         nodes=nodes,
         gpus_per_node=gpus_per_node,
-        sources_dir=str(run / "sources"),
+        sources_dir=str(sources),
+        sources_hash=hash_of(sources),
     )
+    return publish(made)
 
 
 def scheduler(slurm: SlurmUnderTest, run_dir: Path, spec: SlurmSpec = SITE, **environ: str) -> SlurmScheduler:
@@ -131,7 +135,7 @@ def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, ru
     for node in range(2):
         word = seen_by(run_dir, pair, node=node)
         assert word["argv"] == ["--submission", f"{run_dir}/{pair.file}"]
-        assert word["file"] == f"{run_dir}/sources/sweep/launch.py"
+        assert word["file"] == f"{run_dir}/sources/stub/sweep/launch.py"
         assert word["environ"]["SLURM_GPUS_ON_NODE"] == "3"
         assert word["environ"]["SLURM_NTASKS"] == "2"
         assert word["environ"]["FROM_CONTAINER"] == "1"
@@ -199,8 +203,6 @@ def test_kill_minus_9_between_sbatch_and_recording_loses_no_job(slurm: SlurmUnde
         "on.submit(Submission.parse(Path(sys.argv[1]).read_text()))\n"
     )
     file = run_dir / lost.file
-    file.parent.mkdir(parents=True)
-    file.write_text(lost.render())
     env = {**slurm.env, "PATH": f"{wrapper.parent}:{slurm.env['PATH']}"}
     done = subprocess.run([sys.executable, "-c", code, str(file)], env=env, timeout=240, check=False)
     assert done.returncode == -9

@@ -30,7 +30,7 @@ def modes(folder: Path) -> set[int]:
 
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize(
-    ("folder_mode", "file_mode"), [(None, 0o600), (0o700, 0o600), (0o755, 0o600), (0o750, 0o640), (0o770, 0o660)]
+    ("folder_mode", "file_mode"), [(None, 0o600), (0o700, 0o600), (0o755, 0o600), (0o750, 0o640), (0o770, 0o640)]
 )
 def test_tables_are_as_private_as_the_folder_that_they_go_into(
     tmp_path: Path, folder_mode: int | None, file_mode: int

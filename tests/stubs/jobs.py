@@ -11,6 +11,7 @@ import psutil
 from sweep.adapters.files.sources_snapshot import snapshot
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.jobs.node_command import MARKER
+from sweep.core.jobs.sources import hash_sources
 from sweep.core.jobs.submission import Submission
 from sweep.core.settings.spec import LaunchSpec, Runner
 from tests.fakes import submission_of
@@ -54,6 +55,12 @@ def submission(
         provenance={"git_commit": "abc"},
     )
     return publish(made)
+
+
+def hash_of(sources: Path) -> str:
+    """Hash of a folder with sources of a test's own."""
+    files = [path for path in sources.rglob("*") if path.is_file()]
+    return hash_sources((path.relative_to(sources).as_posix(), path.read_bytes()) for path in files)
 
 
 def publish(made: Submission) -> Submission:

@@ -133,6 +133,11 @@ class Lease:
             self._path.rename(moved)
         except FileNotFoundError:
             return
+        except PermissionError as error:
+            raise LeaseHeldError(
+                f"{holder} held {self._path.parent} and is gone, and what it left is another user's. "
+                f"Ask its owner to remove {self._path}."
+            ) from error
         found = read_holder(moved)
         if found is not None and (holder is None or found.token != holder.token) and _is_alive(found, moved, now=now):
             with contextlib.suppress(FileExistsError):

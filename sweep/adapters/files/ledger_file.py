@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sweep.adapters.files.run_reader import RunDirError
 from sweep.core.attempts.ledger import EVENT_NAMES, LEDGER_VERSION, Reserved, parse_event, parse_lines, render_event
 from sweep.core.encoding.names import JOB_NAME, LATEST_TIME
-from sweep.files import read_lines
+from sweep.files import open_to_append, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ class LedgerFile:
             OSError: If it cannot be written whole; what was there before is untouched.
         """
         line = (render_event(event) + "\n").encode()
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        fd = open_to_append(self._path)
         try:
             self._mend_tail(fd)
             self._tail_is_whole = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import stat
 import time
 import uuid
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +21,7 @@ from sweep.core.records.layout import (
     ERROR_GLOB,
     FIGURES_DIR,
     RESULT_FILE,
+    SOURCES_DIR,
     SUBMISSION_LOGS_DIR,
     SUBMISSIONS_DIR,
     SWEEP_FILE,
@@ -30,7 +32,7 @@ from sweep.core.records.layout import (
 from sweep.core.records.notes import CancelRequest, SchedulerAway
 from sweep.core.records.result import results_by_precedence
 from sweep.core.records.sweep_file import SweepFile
-from sweep.files import read_text, write_atomically
+from sweep.files import make_folder, read_text, write_atomically
 from sweep.launch.claim import read, take
 
 if TYPE_CHECKING:
@@ -61,15 +63,20 @@ class RunDir(RunReader):
         """
         try:
             self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for name in (SUBMISSIONS_DIR, SUBMISSION_LOGS_DIR, REQUESTS_DIR, TABLES_DIR, FIGURES_DIR):
-                (self._path / name).mkdir(exist_ok=True)
+            is_shared = bool(self._mode() & stat.S_IWGRP)
+            for name in (SOURCES_DIR, SUBMISSIONS_DIR, SUBMISSION_LOGS_DIR):
+                make_folder(self._path, name, mode=0o1777)
+            for name in (REQUESTS_DIR, TABLES_DIR, FIGURES_DIR):
+                make_folder(self._path, name)
+            for name in (".", SOURCES_DIR, SUBMISSIONS_DIR, SUBMISSION_LOGS_DIR) if is_shared else ():
+                _pin_entries(self._path / name)
             probe = self._path / f".probe-{uuid.uuid4().hex}"
             # Not an empty one: a full disk still takes names.
             write_atomically(probe, " " * _PROBE_BYTES)
             probe.unlink()
         except OSError as error:
             raise RunDirError(
-                f"the run directory {self._path} cannot be written ({error.strerror or error}). "
+                f"the run directory {self._path} cannot be written ({error.filename}: {error.strerror or error}). "
                 "Give another with run_dir=..., or mend its permissions or the space on its disk."
             ) from error
 
@@ -79,13 +86,18 @@ class RunDir(RunReader):
         with contextlib.suppress(OSError):
             if read_text(self._path / SWEEP_FILE) == text:
                 return
-        write_atomically(self._path / SWEEP_FILE, text)
+        try:
+            write_atomically(self._path / SWEEP_FILE, text)
+        except PermissionError as error:
+            raise RunDirError(
+                f"{self._path / SWEEP_FILE} cannot be replaced ({error.strerror}): it has other cells or settings than "
+                "this command, and only who wrote it can change it. Give their command, or another run_dir=..."
+            ) from error
 
     def publish_submission(self, submission: Submission, cells: Iterable[CellFile]) -> None:
         """Write the cell file of every attempt and then the submission's file, all on disk on return."""
         for cell in cells:
-            folder = self._path / attempt_dir(cell.key)
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = make_folder(self._path, attempt_dir(cell.key), mode=0o755)
             write_atomically(folder / CELL_FILE, cell.render())
         write_atomically(self._path / submission.file, submission.render())
 
@@ -190,6 +202,20 @@ class RunDir(RunReader):
     def is_request_pending(self, name: str) -> bool:
         """True if no process has acted on a request yet."""
         return (self._path / REQUESTS_DIR / name).exists()
+
+
+def _pin_entries(folder: Path) -> None:
+    """Let only who made a file in the folder rename it, so that members of a group cannot replace each other's code."""
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & stat.S_ISVTX:
+        return
+    try:
+        folder.chmod(mode | stat.S_ISVTX)
+    except PermissionError as error:
+        raise RunDirError(
+            f"members of its group may rename what lies in {folder} (mode {mode:o}), and so replace the code of your "
+            "jobs. Ask its owner for chmod +t, or give another run_dir=..."
+        ) from error
 
 
 def _claim(name: str, get: Callable[[], _T]) -> _T:

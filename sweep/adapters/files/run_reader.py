@@ -65,9 +65,12 @@ class RunReader:
 
         Returns:
             What people should know of a directory that anybody may enter.
+
+        Raises:
+            RunDirError: If anybody may write it.
         """
         try:
-            mode = stat.S_IMODE(self._path.stat().st_mode)
+            mode = self._mode()
         except OSError:
             return []  # who uses it next says what is wrong with it
         os.umask(umask_for(self._path))
@@ -106,6 +109,15 @@ class RunReader:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path / name) as entries:
                 for item in entries:
                     yield self._path / name / item.name, item.stat(follow_symlinks=False).st_uid
+
+    def _mode(self) -> int:
+        mode = stat.S_IMODE(self._path.stat().st_mode)
+        if mode & stat.S_IWOTH:
+            raise RunDirError(
+                f"anybody may write {self._path} (mode {mode:o}), and so replace what your jobs run and wrote. "
+                "chmod o-w closes it to others; give another run_dir=... where you do not trust what it holds."
+            )
+        return mode
 
     def exists(self) -> bool:
         """True if there is a ``sweep.json``."""

@@ -12,7 +12,7 @@ from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.names import JobId, Marker, RelativePath, SubmissionName, UnixTime
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.records.layout import attempt_dir
-from sweep.files import read_text, write_atomically
+from sweep.files import make_folder, read_text, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,6 +93,8 @@ class LocalJob(Record):
     """Interpreter of the launchers; empty: this process's."""
     sources_dir: str
     """The snapshot that it runs."""
+    sources_hash: str = ""
+    """Hash that the snapshot must have."""
     marker: Marker
     """A variable in the environment of all its processes has this value."""
     submitted_at: UnixTime
@@ -157,6 +159,7 @@ def new_job(submission: Submission, index: int, *, now: float, environ: Mapping[
         stop_grace_s=submission.launch.stop_grace_s,
         python=submission.launch.python,
         sources_dir=submission.sources_dir,
+        sources_hash=submission.sources_hash,
         marker=hashlib.sha256(f"{submission.run_dir}\0{job_id}\0{now}".encode()).hexdigest()[:16],
         submitted_at=now,
     )
@@ -181,7 +184,7 @@ class JobFiles:
         Raises:
             OSError: If it cannot be written.
         """
-        self._folder.mkdir(exist_ok=True)
+        make_folder(self._folder.parent, LOCAL_DIR)
         write_atomically(self._folder / f"{job.job_id}.json", job.render())
 
     def read(self, job_id: str) -> LocalJob | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from sweep.adapters.local.start import launcher_command, launcher_environment
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import ATTEMPT_FILE, SUBMISSION_LOGS_DIR
-from sweep.files import read_text
+from sweep.files import make_folder, open_to_append, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,9 +41,8 @@ class Launchers:
         Raises:
             OSError: If it cannot be started.
         """
-        logs = self._run_dir / SUBMISSION_LOGS_DIR
-        logs.mkdir(parents=True, exist_ok=True)
-        with (logs / f"{job.job_id}.{rank}.out").open("ab") as output:
+        logs = make_folder(self._run_dir, SUBMISSION_LOGS_DIR, mode=0o1777)
+        with os.fdopen(open_to_append(logs / f"{job.job_id}.{rank}.out"), "ab") as output:
             process = subprocess.Popen(
                 launcher_command(job, rank, self._run_dir),
                 env=launcher_environment(job, rank, self._run_dir, self._environ),

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.files.sources_snapshot import checked_command
 from sweep.core.cells.trainer_settings import SYNTHETIC
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
@@ -42,7 +43,8 @@ class PreflightRunner:
         """Run nothing yet."""
         self._folder = run_dir / PREFLIGHT_DIR
         self._digest = digest
-        self._environ = {**scrubbed(environ), "PYTHONPATH": str(sources_dir), "PYTHONSAFEPATH": "1"}
+        self._sources_dir = sources_dir
+        self._environ = {name: value for name, value in scrubbed(environ).items() if name != "PYTHONPATH"}
 
     def recorded(self, cell_id: str, rank: int = 0) -> Preflight | None:
         """The record of an earlier preflight of one rank of a cell with these sources; None where there is none."""
@@ -78,8 +80,8 @@ class PreflightRunner:
         with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
             path = Path(folder) / "cell.json"
             path.write_text(file.render())
-            command = [sys.executable, "-m", "trainer", "--preflight", "--cell", str(path), "--json"]
-            command += ["--rank", str(rank)]
+            options = ["-m", "trainer", "--preflight", "--cell", str(path), "--json", "--rank", str(rank)]
+            command = checked_command(sys.executable, self._sources_dir, self._digest, *options)
             try:
                 done = subprocess.run(
                     command,
@@ -93,7 +95,7 @@ class PreflightRunner:
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise PreflightError(f"the preflight of {file.key.cell_id} did not run: {error}") from error
         if not done.stdout.strip():
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].rstrip(".")
             raise PreflightError(
                 f"the preflight of {file.key.cell_id} failed: {last}. It needs torch here: install the extra "
                 "'trainer', or leave preflight=true out."

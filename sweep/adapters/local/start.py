@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.files.sources_snapshot import checked_command
 from sweep.adapters.local.jobs import HOST
 from sweep.core.jobs.node_command import MARKER, RUN_DIR
 from sweep.core.jobs.submission import submission_file
@@ -52,7 +52,7 @@ def _cores_of(job: LocalJob, cores: int) -> int:
 def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:
     """The command that plays one node."""
     return [
-        *(job.python or sys.executable, "-m", "sweep.launch"),
+        *checked_command(job.python or sys.executable, job.sources_dir, job.sources_hash, "-m", "sweep.launch"),
         *("--submission", str(run_dir / submission_file(job.submission))),
         *("--index", str(job.index)),
         *("--node-rank", str(rank)),
@@ -73,15 +73,8 @@ def meeting_dir(job: LocalJob, run_dir: Path) -> Path:
 
 
 def launcher_environment(job: LocalJob, rank: int, run_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Its environment: the snapshot's code, the job's marker and run directory, this node's share of the GPUs."""
-    paths = (job.sources_dir, environ.get("PYTHONPATH", ""))
-    made = {
-        **environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        "PYTHONSAFEPATH": "1",
-        MARKER: job.marker,
-        RUN_DIR: str(run_dir),
-    }
+    """Its environment: the job's marker and run directory, and this node's share of the machine's GPUs."""
+    made = {**environ, MARKER: job.marker, RUN_DIR: str(run_dir)}
     if job.device_type == "cuda":
         first, last = rank * job.gpus_per_node, (rank + 1) * job.gpus_per_node
         visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sweep.adapters.files.sources_snapshot import check_text, checked_command
 from sweep.adapters.slurm.fields import parse_nodes
 from sweep.core.jobs.submission import safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR
@@ -95,7 +96,7 @@ def sbatch_parameters(submission: Submission, spec: SlurmSpec) -> dict[str, Any]
         "signal_delay_s": signal_delay_s(submission, spec),
         # sweep.core.decisions.admission limits how many tasks run at once, over all arrays together.
         "array_parallelism": len(submission.tasks),
-        "setup": [*spec.setup, *exports(submission)],
+        "setup": [*spec.setup, f"sweep_check={shlex.quote(check_text())}"],
         "stderr_to_stdout": True,
         "use_srun": False,  # the command has its own srun; submitit's would write a log file for each rank
         "wckey": None,  # submitit's own, which a cluster that enforces wckeys refuses
@@ -161,23 +162,17 @@ def log_pattern(submission: Submission) -> str:
     return f"{folder}/{log_file(submission.name, job_id)}"
 
 
-def exports(submission: Submission) -> list[str]:
-    """Lines that put the snapshot of the sources before whatever a set-up line has put on PYTHONPATH."""
-    return [
-        f"export PYTHONPATH={shlex.quote(submission.sources_dir)}${{PYTHONPATH:+:$PYTHONPATH}}",
-        "export PYTHONSAFEPATH=1",
-    ]
-
-
 def launch_command(submission: Submission, spec: SlurmSpec, python: str) -> str:
-    """The last line of the job script: srun, the site's container command as it is written, and the launcher."""
+    """The last line of the job script: srun, the site's container command as it is written, the check, the launcher."""
     srun = [
         *("srun", "--unbuffered", "--label", "--kill-on-bad-exit=1", "--wait=60"),
-        "--export=ALL",  # where a site sets sbatch's --export=NONE, srun would drop the exports above
+        "--export=ALL",  # where a site sets sbatch's --export=NONE, srun would drop what the setup lines export
         *(
             [] if spec.cpus_per_task is None else [f"--cpus-per-task={spec.cpus_per_task}"]
         ),  # srun does not inherit sbatch's
         *spec.srun_args,
     ]
-    launcher = [python, "-m", "sweep.launch", "--submission", f"{submission.run_dir}/{submission.file}"]
-    return " ".join([shlex.join(srun), *spec.container, shlex.join(launcher)])
+    options = ("-m", "sweep.launch", "--submission", f"{submission.run_dir}/{submission.file}")
+    launcher = checked_command(python, submission.sources_dir, submission.sources_hash, *options, text="$sweep_check")
+    words = ['"$sweep_check"' if word == "$sweep_check" else shlex.quote(word) for word in launcher]
+    return " ".join([shlex.join(srun), *spec.container, *words])

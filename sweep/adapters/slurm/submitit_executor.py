@@ -18,6 +18,7 @@ from sweep.adapters.slurm.job_ids import script_name
 from sweep.adapters.slurm.refusal import error_of
 from sweep.adapters.slurm.script import launch_command, sbatch_parameters
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR
+from sweep.files import write_atomically
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class LaunchExecutor(SlurmExecutor):
         script = self.folder / script_name(self._submission.name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            script.write_text(text)
+            write_atomically(script, text)
         except OSError as error:
             raise SchedulerError(f"the job script {script} cannot be written: {error}") from error
         return script

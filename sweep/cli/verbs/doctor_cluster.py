@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.doctor.machine import interpreter
-from sweep.adapters.files.sources_snapshot import snapshot
+from sweep.adapters.files.sources_snapshot import checked_command, snapshot
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.environment import scrubbed
@@ -78,11 +78,9 @@ class ClusterChecks:
 
     def _local(self) -> Sequence[Finding]:
         """Run the probe as a child process."""
-        directory, _ = snapshot(self.scratch)
-        path = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH", "")]))
-        launch = self.cluster.launch
-        environ = {**scrubbed(os.environ), **launch.environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-        command = [interpreter(self.cluster), "-m", "sweep.launch.probe", "--out", str(self.scratch)]
+        probe = ("-m", "sweep.launch.probe", "--out", str(self.scratch))
+        command = checked_command(interpreter(self.cluster), *snapshot(self.scratch), *probe)
+        environ = {**scrubbed(os.environ), **self.cluster.launch.environment}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=self.timeout_s)
         reports = _reports(self.scratch)
         if not reports:

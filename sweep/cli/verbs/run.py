@@ -81,9 +81,9 @@ def _run(
 ) -> int:
     _, err = consoles()
     notifier = Notifier(spec, run_dir, err)
+    print_notes(err, run_dir.apply_access())
     run_dir.create()
     run_dir.refuse_strangers_files()
-    print_notes(err, run_dir.apply_access())
     with Lease(Path(run_dir.path)) as lease:
         own_name = None if view.facts is None else view.facts.own_name()
         content = declare(run_dir, sweep_file_of(spec, expansion, own_name=own_name))

@@ -179,6 +179,7 @@ class Node:
             **self._meeting_environment(),
             **launch.environment,
             "PYTHONSAFEPATH": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",  # or the next job's snapshot would be an altered one
             NODE_RANK: str(self.node_rank),
         }
         paths = (self.submission.sources_dir, *made.get("PYTHONPATH", "").split(os.pathsep))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.adapters.files.sources_snapshot import checked_command
 from sweep.core.attempts.attempt import RankError
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.error_file import parse_error
@@ -22,6 +23,12 @@ def command(made: Submission, *options: str) -> list[str]:
     return [sys.executable, "-m", "sweep.launch", "--submission", str(Path(made.run_dir) / made.file), *options]
 
 
+def checked(made: Submission, *options: str) -> list[str]:
+    """The same as a scheduler starts it: the snapshot is checked first."""
+    python, *launcher = command(made, *(options or place()))
+    return checked_command(python, made.sources_dir, made.sources_hash, *launcher)
+
+
 def place(*, node: int = 0, hosts: str = "127.0.0.1", restart: int = 0) -> list[str]:
     return ["--node-rank", str(node), "--hosts", hosts, "--job-id", "job.0", "--restart", str(restart)]
 
@@ -29,7 +36,7 @@ def place(*, node: int = 0, hosts: str = "127.0.0.1", restart: int = 0) -> list[
 def launch(made: Submission, *options: str, **environ: str) -> subprocess.CompletedProcess[str]:
     options = options or tuple(place())
     return subprocess.run(
-        command(made, *options), env={**os.environ, **environ}, capture_output=True, text=True, timeout=240, check=False
+        checked(made, *options), env={**os.environ, **environ}, capture_output=True, text=True, timeout=240, check=False
     )
 
 

@@ -20,8 +20,8 @@ from sweep.core.jobs.node_command import Node
 from sweep.core.records.layout import attempt_dir
 from sweep.core.settings.spec import Runner
 from sweep.launch.__main__ import EXIT_NOT_OURS
+from sweep.launch.check import EXIT_REFUSED
 from sweep.launch.claim import take
-from sweep.launch.launcher import EXIT_REFUSED
 from tests.stubs.jobs import altered, key, processes_under, stub_launch, submission
 from tests.sweep.launch.launches import attempt_file, command, error_of, folder, launch, place, wait_ready
 
@@ -194,11 +194,11 @@ def test_altered_sources_are_refused_before_anything_starts(tmp_path: Path) -> N
     error = error_of(folder(made))
     assert error.error_class is ErrorClass.REFUSED
     assert made.sources_hash in error.message
-    assert attempt_file(folder(made)).exit_code == 2
+    assert not (folder(made) / "attempt.json").exists(), "the snapshot's launcher did not run"
 
 
 def test_a_missing_snapshot_is_refused(tmp_path: Path) -> None:
-    made = altered(submission(tmp_path, stub_launch("works")), sources_dir=str(tmp_path / "gone"))
+    made = altered(submission(tmp_path, stub_launch("works")), sources_dir=str(tmp_path / "sources" / "gone"))
     assert launch(made).returncode == 2
     assert "missing" in error_of(folder(made)).message
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sweep.adapters.files.sources_snapshot import check_text
 from sweep.adapters.local.jobs import LocalJob, new_job
 from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.adapters.local.start import (
@@ -90,7 +91,8 @@ def test_a_launcher_gets_its_place_on_its_command_line() -> None:
     here = replace(job(nodes=2), python="py")
     command = launcher_command(here, 1, Path("/runs/weak"))
     assert command == [
-        *("py", "-m", "sweep.launch", "--submission", "/runs/weak/submissions/weak.json", "--index", "0"),
+        *("py", "-I", "-S", "-c", check_text(), "/snapshot", "abc", "-m", "sweep.launch"),
+        *("--submission", "/runs/weak/submissions/weak.json", "--index", "0"),
         *("--node-rank", "1", "--job-id", "weak.0", "--hosts", "127.0.0.1,127.0.0.1", "--restart", "0"),
         *("--meeting-dir", str(meeting_dir(here, Path("/runs/weak")))),
     ]
@@ -104,10 +106,9 @@ def test_a_mark_that_a_stranger_wrote_names_no_folder_of_anybody(marker: str) ->
     assert folder != meeting_dir(job(), Path("/runs/weak")), "the folder of a job of another run"
 
 
-def test_a_launcher_runs_the_snapshots_code() -> None:
+def test_only_the_check_puts_the_snapshots_code_on_a_launchers_path() -> None:
     made = launcher_environment(job(), 0, HERE, {"PYTHONPATH": "/mine"})
-    assert made["PYTHONPATH"] == "/snapshot:/mine"
-    assert made["PYTHONSAFEPATH"] == "1"
+    assert made["PYTHONPATH"] == "/mine"
     assert "CUDA_VISIBLE_DEVICES" not in made
 
 

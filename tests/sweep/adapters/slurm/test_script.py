@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sweep.adapters.files.sources_snapshot import check_text
 from sweep.adapters.slurm.commands import SlurmCommands
 from sweep.adapters.slurm.script import check_site, sbatch_parameters, signal_delay_s
 from sweep.adapters.slurm.submitit_executor import LaunchExecutor
@@ -180,7 +181,7 @@ def test_a_percent_sign_in_the_run_directory_is_no_pattern() -> None:
 
 def test_the_script_runs_exactly_the_launcher_whatever_characters_the_paths_have(tmp_path: Path) -> None:
     srun = tmp_path / "srun"
-    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@" PYTHONPATH="$PYTHONPATH" PYTHONSAFEPATH="$PYTHONSAFEPATH"\n')
+    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@" PYTHONPATH="$PYTHONPATH"\n')
     srun.chmod(0o755)
     run_dir = '/runs/it\'s $HOME `id` "x" %j;*'
     submission = replace(ONE_TASK, run_dir=run_dir, sources_dir=f"{run_dir}/sources")
@@ -198,13 +199,13 @@ def test_the_script_runs_exactly_the_launcher_whatever_characters_the_paths_have
             "--cpus-per-task=4",
             "--mpi=a b",
         ),
-        *("/shared/env/bin/python", "-m", "sweep.launch"),
+        *("/shared/env/bin/python", "-I", "-S", "-c", *check_text().splitlines(), ""),
+        *(f"{run_dir}/sources", "0123abcd", "-m", "sweep.launch"),
         *("--submission", f"{run_dir}/submissions/weak_scaling-7b-3f2a.json"),
-        f"PYTHONPATH={run_dir}/sources:/site",
-        "PYTHONSAFEPATH=1",
+        "PYTHONPATH=/site",
     ]
 
 
 def test_the_interpreter_is_this_one_unless_named() -> None:
     unnamed = replace(ONE_TASK, launch=LaunchSpec())
-    assert "/this/python -m sweep.launch" in script(unnamed, SlurmSpec())
+    assert "/this/python -I -S -c" in script(unnamed, SlurmSpec())

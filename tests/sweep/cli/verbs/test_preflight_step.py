@@ -17,6 +17,7 @@ from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.preflight_record import Preflight
 from tests.fakes import CPU, tiny_cell
+from tests.stubs.jobs import hash_of
 
 GPU = Device(name="small-gpu", type="cuda", memory_gib=2.0)
 FINE = Preflight(cell_id="c" * 16, rank=0, world_size=2, peak_memory_bytes=1 << 30)
@@ -54,31 +55,32 @@ def test_a_cell_that_cannot_be_built_is_kept_out_with_the_problem() -> None:
     assert verdict_of(replace(FINE, problem=problem, peak_memory_bytes=None), GPU) == ("preflight_failed", problem)
 
 
-def _sources(folder: Path, body: str) -> Path:
+def _sources(folder: Path, body: str) -> tuple[Path, str]:
+    """Sources with such a trainer, and their hash."""
     (folder / "trainer").mkdir(parents=True)
     (folder / "trainer" / "__init__.py").write_text("")
     (folder / "trainer" / "__main__.py").write_text(body)
-    return folder
+    return folder, hash_of(folder)
 
 
 def test_a_record_is_made_once_for_each_state_of_the_sources(tmp_path: Path) -> None:
     count = tmp_path / "count"
     body = f"open({str(count)!r}, 'a').write('x')\nprint({FINE.render()!r})\n"
-    sources = _sources(tmp_path / "src", body)
-    runner = PreflightRunner(tmp_path, sources, "aaaa", os.environ)
+    sources, digest = _sources(tmp_path / "src", body)
+    runner = PreflightRunner(tmp_path, sources, digest, os.environ)
     assert runner.recorded(FILE.key.cell_id) is None
     assert runner.run(FILE) == FINE
     assert runner.run(FILE) == FINE
-    assert PreflightRunner(tmp_path, sources, "aaaa", os.environ).recorded(FILE.key.cell_id) == FINE
+    assert PreflightRunner(tmp_path, sources, digest, os.environ).recorded(FILE.key.cell_id) == FINE
     assert count.read_text() == "x"
-    PreflightRunner(tmp_path, sources, "bbbb", os.environ).run(FILE)
+    PreflightRunner(tmp_path, *_sources(tmp_path / "other", f"{body}# changed\n"), os.environ).run(FILE)
     assert count.read_text() == "xx"
 
 
 def test_a_problem_that_may_be_a_token_files_is_looked_for_again(tmp_path: Path) -> None:
     count, failed = tmp_path / "count", replace(FINE, problem="trainer.data: too short")
     sources = _sources(tmp_path / "src", f"open({str(count)!r}, 'a').write('x')\nprint({failed.render()!r})\n")
-    runner = PreflightRunner(tmp_path, sources, "aaaa", os.environ)
+    runner = PreflightRunner(tmp_path, *sources, os.environ)
     on_file = replace(FILE.cell, trainer=replace(FILE.cell.trainer, data="/data/text.bin"))
     with_data = CellFile(cell=on_file, device=FILE.device, key=replace(FILE.key, cell_id=cell_id(on_file)))
     assert runner.run(with_data) == runner.run(with_data) == failed
@@ -90,15 +92,15 @@ def test_a_problem_that_may_be_a_token_files_is_looked_for_again(tmp_path: Path)
 def test_a_trainer_that_cannot_start_is_an_error_that_says_what_is_needed(tmp_path: Path) -> None:
     sources = _sources(tmp_path / "src", "raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     with pytest.raises(PreflightError, match=r"No module named 'torch'.*extra 'trainer'"):
-        PreflightRunner(tmp_path, sources, "aaaa", os.environ).run(FILE)
+        PreflightRunner(tmp_path, *sources, os.environ).run(FILE)
     assert not (tmp_path / "preflight").exists()
 
 
 def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
-    sources = _sources(tmp_path / "src", f"print({FINE.render()!r})\n")
+    sources, digest = _sources(tmp_path / "src", f"print({FINE.render()!r})\n")
     (tmp_path / "preflight").mkdir()
-    (tmp_path / "preflight" / f"{FILE.key.cell_id}-rank-0-aaaa.json").write_text("{half")
-    assert PreflightRunner(tmp_path, sources, "aaaa", os.environ).run(FILE) == FINE
+    (tmp_path / "preflight" / f"{FILE.key.cell_id}-rank-0-{digest}.json").write_text("{half")
+    assert PreflightRunner(tmp_path, sources, digest, os.environ).run(FILE) == FINE
 
 
 def test_of_a_pipeline_the_first_and_the_last_stage_are_examined() -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 
-from sweep.adapters.files.sources_snapshot import read_sources
 from sweep.core.jobs.sources import hash_sources, is_source
-from sweep.launch.launcher import sources_in
 
 FILES = [("sweep/a.py", b"1"), ("trainer/b.py", b"2")]
 
@@ -42,13 +40,3 @@ def test_any_change_changes_the_hash(other: list[tuple[str, bytes]]) -> None:
 )
 def test_modules_and_configuration_are_sources(name: str, expected: bool) -> None:
     assert is_source(PurePosixPath(name)) is expected
-
-
-def test_launcher_and_orchestrator_see_the_same_sources() -> None:
-    root = Path(__file__).parents[4]
-    assert dict(sources_in(root)) == read_sources(root)
-    assert "trainer/__init__.py" in dict(sources_in(root))
-
-
-def test_a_snapshot_that_is_not_there_has_no_sources(tmp_path: Path) -> None:
-    assert list(sources_in(tmp_path / "gone")) == []
