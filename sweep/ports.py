@@ -223,8 +223,8 @@ class RunProgress(Protocol):
         """The launcher's file of an attempt's latest run; None where there is none that can be read."""
         ...
 
-    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
-        """The launchers' files of an attempt's earlier runs under the same job id, the first first."""
+    def launches(self, key: AttemptKey) -> tuple[AttemptFile | None, tuple[AttemptFile, ...]]:
+        """The launcher's file of an attempt's latest run, and those of its earlier runs in order."""
         ...
 
     def progress(self, key: AttemptKey) -> Progress | None:

@@ -223,8 +223,8 @@ class MemoryRunDirectory:
     def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
         return self.attempt_files.get(key)
 
-    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
-        return self.earlier.get(key, [])
+    def launches(self, key: AttemptKey) -> tuple[AttemptFile | None, tuple[AttemptFile, ...]]:
+        return self.attempt_files.get(key), tuple(self.earlier.get(key, []))
 
     def progress(self, key: AttemptKey) -> Progress | None:
         return self.progresses.get(key)

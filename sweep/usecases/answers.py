@@ -53,7 +53,7 @@ class Reader:
             CancelRequests: lambda _: tuple((name, tuple(cells)) for name, cells in records.cancel_requests()),
             ClaimOf: self._claim_of,
             Reports: self._reports,
-            LaunchesOf: lambda asked: (records.attempt_file(asked.key), tuple(records.earlier_runs(asked.key))),
+            LaunchesOf: lambda asked: records.launches(asked.key),
             ResultOf: self._result_of,
             ErrorsOf: lambda asked: tuple(records.errors(asked.key)),
             StepOf: self._step_of,

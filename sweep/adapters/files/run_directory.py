@@ -138,7 +138,8 @@ class RunDir(RunReader):
 
     def result(self, key: AttemptKey) -> tuple[Result | None, str]:
         """The result of this attempt that counts, and what is wrong with its files where none does."""
-        files = {number: _text(folder / RESULT_FILE) for number, folder in self._restarts(key).items()}
+        paths = self._paths(key, RESULT_FILE).items()
+        files = {number: _text(path) for number, path in paths if path is not None}
         present = {number: file for number, file in files.items() if file is not None}
         if not present:
             return None, ""
@@ -158,7 +159,8 @@ class RunDir(RunReader):
     def errors(self, key: AttemptKey) -> Sequence[RankError]:
         """Error files of an attempt's latest restart; damaged ones are left out."""
         found = []
-        for path in sorted(self._latest(key).glob(ERROR_GLOB)):
+        latest = restart_dir(attempt_dir(key), next(iter(self._paths(key, ERROR_GLOB))))
+        for path in sorted((self._path / latest).glob(ERROR_GLOB)):
             with contextlib.suppress(OSError, RecordError):
                 found.append(parse_error(read_text(path)))
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sweep.core.encoding.record import RecordError
@@ -17,8 +18,7 @@ from sweep.core.records.layout import (
     SOURCES_DIR,
     SUBMISSIONS_DIR,
     SWEEP_FILE,
-    attempt_dir,
-    restart_dir,
+    attempt_path,
     restarts_in,
 )
 from sweep.core.records.notes import SchedulerAway
@@ -27,8 +27,7 @@ from sweep.core.records.sweep_file import SweepFile
 from sweep.files import read_text, umask_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from sweep.core.attempts.attempt import AttemptKey
 
@@ -143,35 +142,41 @@ class RunReader:
             ) from error
 
     def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
-        """The launcher's record; None where there is none that can be read."""
-        return read_record(self._latest(key) / ATTEMPT_FILE, AttemptFile.parse)
+        """The launcher's record of an attempt's latest run; None where there is none that can be read."""
+        return self.launches(key)[0]
 
-    def earlier_runs(self, key: AttemptKey) -> Sequence[AttemptFile]:
-        """The launchers' records of an attempt's earlier runs under the same job id, oldest first."""
-        _, *earlier = self._restarts(key).values()
-        read = (read_record(folder / ATTEMPT_FILE, AttemptFile.parse) for folder in earlier)
-        return sorted((run for run in read if run is not None), key=lambda run: run.restart)
+    def launches(self, key: AttemptKey) -> tuple[AttemptFile | None, tuple[AttemptFile, ...]]:
+        """The launcher's record of an attempt's latest run, and those of its earlier runs, oldest first."""
+        paths = self._paths(key, ATTEMPT_FILE)
+        latest, *earlier = (None if path is None else read_record(path, AttemptFile.parse) for path in paths.values())
+        return latest, tuple(sorted(filter(None, earlier), key=lambda run: run.restart))
 
     def progress(self, key: AttemptKey) -> Progress | None:
         """The step a running trainer is at; None where it has not said."""
-        return read_record(self._latest(key) / PROGRESS_FILE, Progress.parse)
+        latest = next(iter(self._paths(key, PROGRESS_FILE).values()))
+        return None if latest is None else read_record(latest, Progress.parse)
 
     def away(self) -> tuple[float, str] | None:
         """Since when the scheduler has not been reached, and its words; None where it is, as far as anybody knows."""
         found = read_record(self._path / AWAY_FILE, SchedulerAway.parse)
         return None if found is None else (found.since, found.words)
 
-    def _restarts(self, key: AttemptKey) -> dict[int, Path]:
-        """Folders of the attempt's runs under one job id by restart, the latest first; the attempt's own last."""
-        own = self._path / attempt_dir(key)
-        try:
-            names = [path.name for path in own.iterdir()]
-        except OSError:
-            names = []
-        return {number: self._path / restart_dir(attempt_dir(key), number) for number in reversed(restarts_in(names))}
+    def _paths(self, key: AttemptKey, name: str) -> dict[int, Path | None]:
+        """Paths of a file in all runs of an attempt's job by restart, the latest first; None where it is not there.
 
-    def _latest(self, key: AttemptKey) -> Path:
-        return next(iter(self._restarts(key).values()))
+        Ten thousand attempts are looked at together: one listing of the attempt's folder replaces opening the file.
+        """
+        own = f"{self._path}/{attempt_path(key)}"
+        try:
+            names = os.listdir(own)  # noqa: PTH208  # makes no paths
+        except FileNotFoundError:
+            return {0: None}
+        except OSError:
+            names = [name]  # opening the file says why it cannot be read
+        return {
+            number: Path(own, f"restart-{number}", name) if number else Path(own, name) if name in names else None
+            for number in reversed(restarts_in(names))
+        }
 
 
 def read_record(path: Path, parse: Callable[[str], _T]) -> _T | None:

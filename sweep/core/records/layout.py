@@ -61,7 +61,12 @@ _RESTART = re.compile(r"restart-([1-9][0-9]*)")
 
 def attempt_dir(key: AttemptKey) -> PurePosixPath:
     """Folder of an attempt, relative to the run directory."""
-    return PurePosixPath(CELLS_DIR, key.cell_id, f"repeat-{key.repeat:02d}", f"attempt-{key.attempt:02d}")
+    return PurePosixPath(attempt_path(key))
+
+
+def attempt_path(key: AttemptKey) -> str:
+    """The same folder as text, which is made faster."""
+    return f"{CELLS_DIR}/{key.cell_id}/repeat-{key.repeat:02d}/attempt-{key.attempt:02d}"
 
 
 def restart_dir(attempt: PurePosixPath, restart: int) -> PurePosixPath:

@@ -158,13 +158,13 @@ def test_the_latest_restart_with_a_valid_result_counts(run_dir: RunDir) -> None:
 
 def test_earlier_runs_of_a_requeued_job_are_apart_from_its_latest(run_dir: RunDir) -> None:
     own = _folder(run_dir)
-    assert run_dir.earlier_runs(KEY) == []
+    assert run_dir.launches(KEY) == (None, ())
     for number in (0, 1, 2, 10):
         folder = own / f"restart-{number}" if number else own
         folder.mkdir(exist_ok=True)
         written = AttemptFile(key=KEY, job_id="7", restart=number, hosts=("n1",), pid=5, started_at=float(number))
         (folder / "attempt.json").write_text("{half" if number == 1 else written.render())
-    assert [run.restart for run in run_dir.earlier_runs(KEY)] == [0, 2]
+    assert [run.restart for run in run_dir.launches(KEY)[1]] == [0, 2]
     latest = run_dir.attempt_file(KEY)
     assert latest is not None
     assert latest.restart == 10
