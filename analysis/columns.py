@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.escape import one_line
 from sweep.core.cells.axes import ALL_AXES
+from sweep.core.cells.axis import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,10 @@ class Column:
     """How people read its value in a row."""
     is_measure: bool = False
     """True if people see it in every table in which it is not wholly blank."""
+
+    def takes(self, value: Value) -> bool:
+        """True if a value of a record is of the column's kind; a degree that was not settled is ``auto``."""
+        return value is None or value == AUTO or isinstance(value, _TAKEN[self.kind])
 
 
 def text_of(value: Value) -> str:
@@ -128,6 +133,7 @@ _OWN = (
 _FLAGS = Column(name="flags", title="flags", show=_flags)
 """Shown to people in place of two columns."""
 _KINDS: Mapping[object, str] = {int: "Int64", float: "Float64", bool: "boolean"}
+_TAKEN: Mapping[str, Any] = {"Int64": int, "Float64": int | float, "boolean": bool, "string": object}
 
 
 def axis_column(name: str) -> Column:

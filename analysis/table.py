@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from analysis.columns import COLUMNS
 from analysis.holes import gpu_hours
+from analysis.load import LoadError
 from analysis.reduce import Reduced, reduce_cell
 from analysis.rows import Row, is_on_cpu, row_of, row_of_rejection
 from analysis.scaling import Entry, scale
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.series import SeriesKind, varied_axes
+from sweep.core.records.layout import SWEEP_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,8 +64,16 @@ class Table:
 
 
 def build(run: RunData, *, mix_fingerprints: bool = False) -> Table:
-    """The table of a run directory."""
+    """The table of a run directory.
+
+    Raises:
+        LoadError: If the values of a rejection are not those of its axes.
+    """
     sweep = run.sweep
+    for item in sweep.rejections:
+        for name, value in item.axes.items():
+            if name in COLUMNS and name != sweep.batch_kind and not COLUMNS[name].takes(value):
+                raise LoadError(f"{SWEEP_FILE} cannot be used: a rejection has {name}={value!r}")
     reduced = {
         cell_id: reduce_cell(
             sweep.cells[cell_id], found, cell_id=cell_id, device=sweep.devices.get(sweep.cells[cell_id].device)

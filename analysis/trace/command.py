@@ -20,6 +20,7 @@ from analysis.trace.reading.stream import TraceError
 from analysis.trace.record import NodeProfile, TraceFailure
 from analysis.trace.reduce import reduce_trace
 from analysis.trace.text import joined_lines, to_lines, to_object
+from sweep.files import PRIVATE_UMASK, umask_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,6 +99,7 @@ def _write(folder: Path, node: str, profiles: Sequence[RankProfile], failures: S
     """Write the node's profile; False where that failed, which a message says."""
     path = profile_path(folder, node)
     try:
+        os.umask(umask_for(folder) if folder.exists() else PRIVATE_UMASK)
         write_profile(path, NodeProfile(node=node, ranks=tuple(profiles), failures=tuple(failures)))
     except OSError as error:
         print(f"analysis trace: cannot write {path}: {error.strerror or error}", file=sys.stderr)

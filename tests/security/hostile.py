@@ -30,8 +30,7 @@ def hostile_run(name: str, folder: Path, *, with_names: bool) -> Path:
     Args:
         name: Folder in ``tests/golden/runs``.
         folder: Where the copy goes.
-        with_names: Poison names and identifiers, too: then much is refused, with messages that quote them. The grid's
-            name stays, because it names the tables' files.
+        with_names: Poison names and identifiers, too: then much is refused, with messages that quote them.
     """
     run = shutil.copytree(HERE / "runs" / name, folder / name)
     for pattern, rewrite in REWRITTEN.items():
@@ -56,7 +55,7 @@ def _record(text: str, rewrite: Callable[[str], str], *, with_names: bool) -> st
         data = json.loads(text)
     except ValueError:
         return text + PAYLOAD.replace("\r", "")  # a damaged record, as recorded
-    places = [place for place in _texts(data) if place[-1] != "grid" and (with_names or place[-1] not in IDENTIFIERS)]
+    places = [place for place in _texts(data) if with_names or place[-1] not in IDENTIFIERS]
     return json.dumps(_with_payload(data, places, rewrite))
 
 
@@ -80,7 +79,7 @@ def _with_payload(data: Any, places: list[tuple[Any, ...]], rewrite: Callable[[s
 
 def _texts(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The place of every text in a JSON value."""
-    if isinstance(value, str) and value != "auto":  # a degree, which tables read as a number
+    if isinstance(value, str):
         yield path
     elif isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):

@@ -10,6 +10,7 @@ import pytest
 
 from analysis import __main__ as command
 from analysis.anonymous import Anonymiser, secrets_of
+from analysis.trace.command import main as reduce_traces
 from tests.analysis.factory import RunDir
 
 if TYPE_CHECKING:
@@ -44,6 +45,20 @@ def test_tables_are_as_private_as_the_folder_that_they_go_into(
     assert modes(out) == {file_mode}
     if folder_mode is None:
         assert stat.S_IMODE(out.stat().st_mode) == 0o700
+
+
+@pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(None, 0o600), (0o755, 0o600), (0o750, 0o640)])
+def test_a_profile_is_as_private_as_the_folder_that_it_goes_into(
+    tmp_path: Path, folder_mode: int | None, file_mode: int
+) -> None:
+    trace, out = tmp_path / "trace.json", tmp_path / "out"
+    trace.write_text("{}")
+    if folder_mode is not None:
+        out.mkdir()
+        out.chmod(folder_mode)
+    reduce_traces([str(trace), "--out", str(out), "--node", "n1"])
+    assert modes(out) == {file_mode}
 
 
 def test_names_and_paths_are_replaced_the_same_in_every_text() -> None:

@@ -137,6 +137,7 @@ def test_a_run_directory_with_a_file_of_another_user_is_read_and_not_acted_on(ru
         assert (done.returncode, "another user" in done.stderr) == (2, True), done.stderr
     done = _sweep("status", f"run_dir={run}")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert f"{name.name} belong to another user; run and cancel refuse this run directory" in done.stderr
     run.chmod(0o2770)
     RunDir(run).refuse_strangers_files()
 

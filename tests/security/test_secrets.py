@@ -35,6 +35,8 @@ SHAPED = [
     "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0NTY3ODkwIn0" + ".c2lnbmF0dXJl",
     "-----BEGIN OPENSSH " + "PRIVATE KEY-----",
     "curl -H 'Authorization: Bearer " + "a1B2c3D4'",
+    "curl -s -u me:" + "hunter2 https://example.org/x",
+    "curl --user='me:" + "hunter2' https://example.org/x",
     "https://me:" + "hunter2@example.org/x",
     "postgres://" + ":hunter2@db/x",
 ]
@@ -115,6 +117,9 @@ def test_a_secret_split_over_the_words_of_a_command_is_refused() -> None:
         "tool --token-file /home/me/.hf",
         "tool --ssh-key /home/me/.ssh/id",
         "curl -H 'Authorization: Bearer $HF_TOKEN'",
+        "curl -u me:$GH_PAT https://example.org/x",
+        "curl -u me https://example.org:8080/x",
+        "podman run -u 1000:1000 image",
         "git clone https://me:$GH_PAT@example.org/x",
         "git clone https://me@example.org:8080/x",
         "export CUDA_HOME=/opt/cuda/12.4 OMP_NUM_THREADS=8",

@@ -86,22 +86,30 @@ class RunReader:
         Raises:
             RunDirError: If there are any; the message names some.
         """
+        if found := self.strangers_files():
+            raise RunDirError(
+                f"{found}, who could decide what runs as you. "
+                "status, plan and python -m analysis RUN_DIR --out DIR read it all the same; to go on with it, its "
+                "owner shares it with your group (chmod 2770), or you give run_dir=... of your own."
+            )
+
+    def strangers_files(self) -> str:
+        """Name some files of another user; empty where there are none, or the group is to write in the directory.
+
+        Raises:
+            RunDirError: If the directory cannot be looked into.
+        """
         try:
             mine, top = os.getuid(), self._path.lstat()
             writers = top.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             if writers == stat.S_IWGRP and top.st_gid in {os.getgid(), *os.getgroups()}:
-                return
+                return ""
             owners = {self._path: top.st_uid} | dict(self._owners("", *_ACTED_ON))
         except OSError as error:
             raise RunDirError(f"{self._path} cannot be looked into: {error.strerror}.") from error
         strange = sorted(str(path) for path, owner in owners.items() if owner != mine)
-        if strange:
-            more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
-            raise RunDirError(
-                f"{', '.join(strange[:3])}{more} belong to another user, who could decide what runs as you. "
-                "status, plan and python -m analysis RUN_DIR --out DIR read it all the same; to go on with it, its "
-                "owner shares it with your group (chmod 2770), or you give run_dir=... of your own."
-            )
+        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+        return f"{', '.join(strange[:3])}{more} belong to another user" if strange else ""
 
     def _owners(self, *folders: str) -> Iterator[tuple[Path, int]]:
         for name in folders:

@@ -44,7 +44,8 @@ def main(asked: Arguments) -> int:
     else:
         _cells(asked, content, history, run_dir)
     _, err = consoles()
-    print_notes(err, problems)
+    strangers = run_dir.strangers_files()
+    print_notes(err, [*problems, f"{strangers}; run and cancel refuse this run directory"] if strangers else problems)
     return OK
 
 

@@ -75,6 +75,7 @@ _SHAPES = (
     ("PRIVATE KEY-----", "a private key", r"-----BEGIN [A-Z ]*PRIVATE KEY-----[A-Za-z0-9+/=\s\\]*"),
     ("earer ", "a bearer token", r"(?<=[Bb]earer )[\w.~+/=-]{8,}"),
     ("uthorization: ", "an authorization", r"(?<=[Aa]uthorization: )(?:Basic |token )?[\w.~+/=-]{8,}"),
+    ("curl", "a password after curl -u", r"\bcurl\b[^|;&\n]*?\s(?:-u|--user)[\s=]*[\"']?[^\s:\"'$]+:[^\s\"'$`]+"),
     ("://", "a password in an address", r"(?<=://)[^\s/:@\"'<>]*:[^\s/:@\"'<>$`{(][^\s/@\"'<>]*(?=@)"),
 )
 _SHORTEST = 8
