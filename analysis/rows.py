@@ -12,7 +12,7 @@ from sweep.core.cells.axes import ALL_AXES
 from sweep.core.cells.axis import AUTO
 from sweep.core.cells.batch import BatchRule
 from sweep.core.cells.model_shape import flops_per_token
-from sweep.core.cells.parallelism import DEGREES, Parallelism
+from sweep.core.cells.parallelism import DEGREES
 from sweep.core.records.layout import attempt_dir
 
 if TYPE_CHECKING:
@@ -96,9 +96,10 @@ def row_of(run: RunData, entry: Entry, comparison: Comparison, hours: Mapping[st
 
 
 def _of_cell(sweep: SweepFile, cell: Cell) -> dict[str, Value]:
+    owners = {type(part): part for part in (cell, cell.parallelism, cell.trainer)}
     axes = [axis for axis in ALL_AXES.values() if axis.column is not None]
     return {
-        **{axis.name: getattr(cell.parallelism if axis.owner is Parallelism else cell, axis.field) for axis in axes},
+        **{axis.name: getattr(owners[axis.owner], axis.field) for axis in axes},
         "model": cell.model.name,
         "n_params": cell.model.n_params,
         "gpus": cell.gpus,

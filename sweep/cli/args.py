@@ -205,5 +205,5 @@ status, logs, cancel and tables find the run directory below runs/ when there is
 
 {EXAMPLES}
 
-exit codes: 0 every cell measured or explained; 1 some cell was given up; 2 bad usage or configuration;
-            3 submitted and not watched to the end; 130 interrupted while jobs go on"""
+exit codes: 0 every cell measured or explained; 1 some cell given up, cancelled, paused, over a limit or the budget;
+            2 bad usage or configuration; 3 submitted and not watched to the end; 130 interrupted while jobs go on"""

@@ -6,7 +6,7 @@ import os
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.files.blame_file import BlameFile, blame_path
@@ -50,6 +50,8 @@ def cluster_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -
 
         slurm = SlurmScheduler(cluster.slurm, Path(run_dir.path))
         return slurm, _slurm_view(slurm, cluster.slurm)
+    if cluster.scheduler is not SchedulerKind.LOCAL:
+        assert_never(cluster.scheduler)
     from sweep.adapters.local.scheduler import LocalScheduler
 
     def is_ours(submission: Submission) -> bool:
@@ -96,6 +98,8 @@ def _view(content: SweepFile, run_dir: RunDir) -> ClusterView:
 
         spec = SlurmSpec(sacct=content.accounting)
         return _slurm_view(SlurmScheduler(spec, Path(run_dir.path)), spec)
+    if content.scheduler not in (SchedulerKind.LOCAL, None):  # None: of a run directory that an old version wrote
+        assert_never(content.scheduler)
     from sweep.adapters.local.scheduler import LocalScheduler
 
     return ClusterView(reports=LocalScheduler(Path(run_dir.path), drives=False))

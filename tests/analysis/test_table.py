@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sweep.core.cells.axes import ALL_AXES
 from sweep.core.cells.cell import Cell, Precision, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention, flops_per_token
@@ -39,6 +40,17 @@ def test_a_varied_axis_that_has_no_column_gets_one_in_front(tmp_path: Path) -> N
     row = row_of(table, device="cpu", gpus_per_node=2, **{"trainer.lr": 0.2})
     assert [row[name] for name in table.columns[:3]] == [2, "cpu", 0.2]
     assert row["gpu"] is None
+
+
+def test_a_setting_of_the_trainer_may_have_a_column_in_every_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_column = {**ALL_AXES, "trainer.steps": ALL_AXES["trainer.steps"]._replace(column=len(DESIGN))}
+    monkeypatch.setattr("analysis.rows.ALL_AXES", with_column)
+    run = RunDir(tmp_path, axes={"nodes": (1,), "trainer.steps": (70, 80)})
+    assert [row["trainer.steps"] for row in table_of(run).rows] == [70, 80]
+    monkeypatch.setattr("analysis.rows.ALL_AXES", {"trainer.seed": ALL_AXES["trainer.seed"]._replace(column=0)})
+    assert [row["trainer.seed"] for row in table_of(run).rows] == [1234, 1234], "also where the grid does not name it"
 
 
 def test_degrees_batches_and_settings_are_the_cells(tmp_path: Path) -> None:

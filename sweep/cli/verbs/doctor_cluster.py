@@ -11,7 +11,7 @@ import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.doctor.machine import interpreter
@@ -63,6 +63,8 @@ class ClusterChecks:
         """Checks of the cluster and its nodes."""
         if self.cluster.scheduler is SchedulerKind.LOCAL:
             return [Check(name="this machine", run=self._local)]
+        if self.cluster.scheduler is not SchedulerKind.SLURM:
+            assert_never(self.cluster.scheduler)
         from sweep.adapters.doctor.slurm_checks import SlurmChecks
         from sweep.adapters.slurm.commands import SlurmCommands
 

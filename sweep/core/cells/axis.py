@@ -52,8 +52,8 @@ class Axis(NamedTuple):
         is_required: True if there is no default, so that a grid must name it.
         place: Its place among the axes of a grid, whose points vary the last one fastest; None: after those with one.
         title: Its title in tables for people; empty: its name.
-        column: Its position among the columns of every table, which never changes (DESIGN.md, "The table"); None: it
-            has a column only in tables of grids that vary it.
+        column: Its position among the columns of every table, which never changes; None: it has a column only
+            in tables of grids that vary it.
         check: The condition on its values.
         is_degree: True if the number of GPUs is the product of its value and of the other degrees; it may be ``auto``.
         is_layout: True if it says how a cell is computed, not what: an envelope takes the best of its values.

@@ -1,8 +1,9 @@
 """Records: dataclasses as text, with their kind and their schema version.
 
-One policy for versions: a file says its ``kind`` and its ``schema``, a line of a file its version ``v``, and another
-version is refused. A record that says none was written before they were (:attr:`Record.MAY_BE_BARE`) and is of
-version 1. For wrong types, missing and unknown fields see :mod:`sweep.core.encoding.codec`.
+A file states its ``kind`` and the version of its ``schema``; a line of a file states its version as ``v``. Any other
+version than ours is refused. Some records were first written without kind and version: they may lack both
+(:attr:`Record.MAY_BE_BARE`) and then count as version 1. :mod:`sweep.core.encoding.codec` treats wrong types and
+missing or unknown fields.
 """
 
 from __future__ import annotations

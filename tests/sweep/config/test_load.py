@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 import sweep.config.library as library_module
 from sweep.config import available, grids, load
 from sweep.config.compose import compose, parse
+from sweep.config.keys import policy_keys
 from sweep.config.library import Library, shipped_conf
 from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES, OutcomeRule
 from sweep.core.grids.grid import expand
+from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import GpuFlag, Runner, SchedulerKind
 
 WEAK = "+grid=weak_scaling"
@@ -393,3 +398,16 @@ def test_neither_torch_nor_pandas_nor_rich_nor_logging_handlers_come_with_the_co
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_default_policy_file_states_every_default_of_the_code():
+    path = shipped_conf() / "policy" / "default.yaml"
+    stated = OmegaConf.to_container(OmegaConf.load(path))
+    assert list(stated["outcomes"]) == list(Outcome)
+    assert {"description", "outcomes"} | {name.removeprefix("policy.") for name in policy_keys()} == set(stated)
+    # What the file leaves out of a rule has the value that it has in any rule.
+    plain = {name: OutcomeRule(max_retries=0, disposition="", shown_as="") for name in Outcome}
+    for name, rule in OUTCOME_RULES.items():
+        kept = {"disposition": rule.disposition, "shown_as": rule.shown_as}
+        assert replace(plain[name], **kept, **stated["outcomes"][name]) == rule, name
+    assert load([WEAK, LOCAL]).policy == Policy()
