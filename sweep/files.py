@@ -30,7 +30,7 @@ LARGEST_BYTES: Mapping[str, int] = {
 _LARGEST_OTHER_BYTES = 64 * _MIB
 _LONGEST_LINE_BYTES = 64 * _MIB
 """Longer than the event that cancels 100,000 cells at once."""
-_PIECE_BYTES = 1 << 17
+_PIECE_BYTES, _LAST_BYTES = 1 << 17, 1 << 10
 
 
 PRIVATE_UMASK = 0o077
@@ -107,6 +107,7 @@ class _EndedLines(io.RawIOBase):
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self._raw = io.FileIO(file.fileno(), closefd=False)
         self._length = 0
 
     def readable(self) -> bool:
@@ -117,13 +118,16 @@ class _EndedLines(io.RawIOBase):
         super().close()
 
     def readinto(self, buffer: Any) -> int:
-        piece = self._file.read(len(buffer)) or b""
-        end = piece.rfind(b"\n")
-        self._length = self._length + len(piece) if end < 0 else len(piece) - end - 1
+        size = self._raw.readinto(buffer) or 0
+        # The end of the last line is near the end of the piece, but for lines as long as it.
+        begin = max(0, size - _LAST_BYTES)
+        end = begin + bytes(buffer[begin:size]).rfind(b"\n")
+        if end < begin:
+            end = bytes(buffer[:size]).rfind(b"\n")
+        self._length = self._length + size if end < 0 else size - end - 1
         if self._length > _LONGEST_LINE_BYTES:
-            piece, self._length = b"\n" + piece[1:], 0
-        buffer[: len(piece)] = piece
-        return len(piece)
+            buffer[:1], self._length = b"\n", 0
+        return size
 
 
 def read_tail(path: Path, most_bytes: int) -> bytes:

@@ -1,6 +1,7 @@
 """The ports of the use cases: a cluster, a ledger, a run directory, a clock.
 
-Ports that only read and ports that act are different types: ``status`` is given none that acts.
+A port that acts extends one that only reads, for example :class:`Scheduler` extends :class:`JobReports`. ``status`` is
+given ports that only read.
 """
 
 from __future__ import annotations

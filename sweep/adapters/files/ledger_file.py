@@ -11,7 +11,7 @@ from sweep.core.encoding.names import JOB_NAME, LATEST_TIME
 from sweep.files import open_to_append, read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from sweep.core.attempts.ledger import Event
@@ -85,25 +85,35 @@ def _fast_parser() -> Callable[[bytes], Event]:
 
     head = f'{{"v": {LEDGER_VERSION}, "event": "'.encode()
     start = len(head)
-    is_job_name, latest, reserved = JOB_NAME.match, LATEST_TIME, Reserved
-    decoders: Mapping[bytes, Callable[[bytes], Any]] = {
+    decoders: dict[bytes, Callable[[bytes], Any]] = {
         head + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()
     }
+    reserved = head + EVENT_NAMES[Reserved].encode()
+    decoders[reserved] = _checked(decoders[reserved])
 
     def parse(line: bytes) -> Event:
         decode = decoders.get(line[: line.find(b'"', start)])
         if decode is not None:
             try:
-                event: Event = decode(line)
+                return decode(line)  # type: ignore[no-any-return]  # of this kind
             except (ValueError, RecursionError):
                 pass  # the other reader says what is wrong, if anything is
-            else:
-                # The decoder knows types, not what a name may be; names and times are used of a reservation only.
-                if event.__class__ is not reserved or (is_job_name(event.submission) and 0.0 <= event.time < latest):
-                    return event
         return parse_event(line.decode("utf-8", errors="replace"))
 
     return parse
+
+
+def _checked(decode: Callable[[bytes], Reserved]) -> Callable[[bytes], Reserved]:
+    """Check the name and the time, of which the decoder knows the type only; those of other events lead nowhere."""
+    is_job_name, latest = JOB_NAME.match, LATEST_TIME
+
+    def decode_and_check(line: bytes) -> Reserved:
+        event = decode(line)
+        if is_job_name(event.submission) and 0.0 <= event.time < latest:
+            return event
+        raise ValueError(line)
+
+    return decode_and_check
 
 
 def _write_all(fd: int, data: bytes) -> None:

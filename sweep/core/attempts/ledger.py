@@ -123,7 +123,7 @@ class Skipped:
     Attributes:
         time: Unix time.
         repeats: Cell and repeat.
-        kind: ``oom_inferred``, ``over_budget``, ``over_limit`` or ``paused``.
+        kind: ``oom_inferred``, ``oom_predicted``, ``preflight_failed``, ``over_budget``, ``over_limit`` or ``paused``.
         reason: In words.
     """
 
@@ -169,12 +169,12 @@ class Requeued:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sighted:
-    """Jobs were first seen to be over, or not to be known, and their attempts could not be ended yet; or are back.
+    """Jobs were seen in another phase than before, and their attempts could not be ended yet.
 
     Attributes:
         time: Unix time.
         keys: Their attempts.
-        phase: ``ended`` or ``absent``; any other takes back what was seen before.
+        phase: ``ended``, ``absent`` (the scheduler does not know the job), or ``running``: it is there again.
     """
 
     time: float

@@ -23,7 +23,7 @@ class Evidence:
         result_problem: What is wrong with a result file that is there but does not count.
         cancelled_by_user: The user cancelled it through this tool.
         report: The scheduler's last word.
-        outcome_of_state: What that word means where it is specific (:func:`slurm_state`).
+        outcome_of_state: What that word means where it is specific (:attr:`JobReport.outcome`).
         errors: Error files of ranks and launchers.
         exit_codes: Exit codes that the launchers wrote, by node.
         stop: This tool's own request that it end; None where there was none.
@@ -87,13 +87,12 @@ def first_cause(errors: Sequence[RankError]) -> RankError | None:
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """How an attempt ended, decided in the stated order; an exit code alone is never success.
+    """Decide how an attempt ended; an exit code alone is never success.
 
-    A valid result of this attempt; the user's cancel; a specific word of the scheduler; errors that no other causes;
-    why this tool itself ended it; errors that others cause; LOST.
-    That a job was cancelled says nothing where it was this tool that ended it.
-    One end without any of these is no loss: a job that ended by itself, without a result or with one that does not
-    count. That is the trainer's fault, and it would do so again.
+    The first of these that is known decides: a valid result of this attempt; the user's cancel; a specific word of the
+    scheduler; errors that no other error causes; why this tool itself ended the job; errors that others cause. A
+    CANCELLED of the scheduler is ignored where this tool ended the job. Without any of them a job that ended by itself
+    is a TRAINER_ERROR, since it would do so again; any other end is LOST.
     """
     if evidence.has_result:
         return Verdict(outcome=Outcome.SUCCEEDED, reason="")

@@ -109,7 +109,7 @@ def _ruled_out(action: Action, bounds: AdmissionBounds) -> Action:
 
 
 def _beyond_size(action: Action, cells: Mapping[str, Cell], policy: Policy, bounds: AdmissionBounds) -> Action:
-    """A job above such a limit of the cluster would be taken, and then wait for ever; above the policy's, unsent."""
+    """Leave a job out that is larger than the cluster or the policy allows: the cluster would let it wait for ever."""
     cell, most_gpus = cells[action.cell_id], policy.max_concurrent_gpus
     if action.kind in TO_SUBMIT and most_gpus is not None and cell.gpus > most_gpus:
         reason = f"it needs {cell.gpus} GPUs; max_concurrent_gpus={most_gpus} never lets it run"

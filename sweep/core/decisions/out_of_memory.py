@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def needs_more_memory(cell: Cell, other: Cell) -> bool:
     """True if a cell needs more device memory than another, and no less by any term.
 
-    The same model on the same layout, device, precision and settings, with a larger micro-batch or longer sequences,
-    and neither smaller. One that accumulates gradients holds them under the activations of its further micro-batches;
-    one that does not, does not: so a cell with a single micro-batch is compared with its like only. With a pipeline as
-    many micro-batches at least, which may all be in flight.
+    Both have the same model, layout, device, precision and settings. This one has a larger micro-batch or longer
+    sequences, and neither is smaller. A cell of several micro-batches holds gradients while it computes the next one;
+    a cell of one micro-batch does not, so it is compared only with another of one. With a pipeline this one has at
+    least as many micro-batches, since all may be in flight.
     """
     if _without_sizes(cell) != _without_sizes(other):
         return False

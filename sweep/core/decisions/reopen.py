@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reopening:
-    """Repeats that are to be reopened: their attempts ended so before they were asked for again, recorded or not.
+    """Repeats that ``retry=[...]`` tries again: their attempts had ended in one of its outcomes when it was given.
 
-    The end of an attempt may be settled later: its job had ended, or was cancelled, and nobody had watched. What ends
-    so afterwards was not what the user meant, and stays as it ended.
+    An end may be recorded only later, where nobody watched the job. An attempt that ends after ``retry`` was given is
+    not one that the user meant, and is not reopened.
 
     Attributes:
         outcomes: What ended so is tried again.

@@ -134,10 +134,10 @@ class Case:
         return self.basis.facts.claim_of(self.attempt.submission)
 
     def gone_for(self, phase: Phase, *, ended_at: float | None = None) -> float:
-        """Seconds for which its job (or its submission, where no job is known) has been in this phase, at least.
+        """Seconds for which its job has been in this phase, at least; its submission, where no job is known.
 
-        A process counts by its own clock. What came before it, as the ledger and the scheduler have it, counts as far
-        as that is certain although hosts' clocks differ.
+        A process measures by its own clock. Time before it began, by the ledger or the scheduler, counts too, less
+        :data:`MOST_SKEW_S`, by which two hosts' clocks may differ.
 
         Args:
             phase: Ended or absent.

@@ -1,4 +1,4 @@
-"""Claims: whose a submission is, and that no job begins one any more whose attempts are settled without it."""
+"""Claims: who has a submission. A submission whose attempts are settled without a job is withdrawn first."""
 
 from __future__ import annotations
 

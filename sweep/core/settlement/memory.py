@@ -25,7 +25,7 @@ class JobMemory:
     Attributes:
         job_id: The job: another one has a memory of its own.
         absence: Since when it has been over or unknown; None: it never was.
-        run: The run that was looked at for signs of earlier ones: True if it waited, and when it began (Unix time).
+        run: The run of the job whose earlier runs are counted already: True if it waited, and its start (Unix time).
         cancel_heard_at: When the scheduler last heard a cancel of it.
         is_stop_new: True if this process itself asked for its end.
         has_stop_lapsed: True if it began before it could be taken back, and goes on.

@@ -94,7 +94,7 @@ def _runs_of(case: Case) -> Sequence[JobRun]:
 
 
 def _is_counted(case: Case, latest: AttemptFile) -> bool:
-    """True if the run of a job's latest launcher is among those before a requeue that were noticed already."""
+    """True if the latest launcher's run is in ``earlier_gpu_seconds`` already, as a run before a requeue."""
     files = [*case.ask(LaunchesOf(case.attempt.key))[1], latest]
     return 0 < _seconds_of(case, files) * case.attempt.gpus <= case.attempt.earlier_gpu_seconds
 

@@ -155,9 +155,9 @@ def _end_replaced(draft: Draft, basis: Basis) -> None:
 def job_reports(facts: Facts, in_flight: Sequence[AttemptState]) -> Mapping[str, JobReport] | Failure:
     """The reports on the jobs of attempts in flight; a job of which nothing is known just now is left out.
 
-    A job that seems to be another's (its name was changed, and the scheduler cannot tell it otherwise) is asked about
-    once more by its id alone, where it has claimed its submission and its launcher has not written its end. A job that
-    is said to have ended while it waited, and began, is one of which nothing is known yet.
+    A job whose name is not that of its submission seems to be another's. Its name may have been changed: if it has
+    claimed its submission and its launcher has not written an end, the scheduler is asked again by the id alone. A
+    report that infers an end in the queue is wrong where a launcher has begun; such a job counts as absent.
 
     Raises:
         UnansweredError: If one of the answers is not there yet.

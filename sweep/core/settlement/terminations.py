@@ -55,5 +55,5 @@ def stop_in_force(case: Case) -> Stop | None:
     began = report.started_at
     if began is None and not case.memory.is_stop_new:  # a process before this one may have seen it begin
         began = None if case.launched is None else case.launched.started_at
-    # A run from before the stop is one after which the job was requeued.
+    # A run that began before the stop has ended since: the job was requeued, and waits again.
     return None if began is not None and began >= stop.time - _CLOCKS_DIFFER_S else stop
