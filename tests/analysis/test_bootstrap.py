@@ -95,7 +95,7 @@ def test_steps_that_cancel_out_still_get_blocks(period: int) -> None:
     assert block_length(np.resize(np.arange(4.0), 31)) == 4  # not the most that a negative variance would ask for
 
 
-def test_what_repeats_differ_by_is_in_the_interval() -> None:
+def test_the_interval_includes_the_variation_between_repeats() -> None:
     rng = np.random.default_rng(5)
     steps = [mean + 0.001 * rng.normal(size=50) for mean in (1.0, 1.1, 1.2)]
     pooled = draw([np.concatenate(steps)], seed=1)

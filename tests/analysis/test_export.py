@@ -28,11 +28,11 @@ def sample(path: Path) -> RunDir:
     return run
 
 
-def test_markdown_is_as_it_was(tmp_path: Path) -> None:
+def test_markdown_is_the_recorded_text(tmp_path: Path) -> None:
     assert to_markdown(table_of(sample(tmp_path))) == (GOLDEN / "weak.md").read_text()
 
 
-def test_terminal_text_is_as_it_was(tmp_path: Path) -> None:
+def test_terminal_text_is_the_recorded_text(tmp_path: Path) -> None:
     assert to_text(table_of(sample(tmp_path))) == (GOLDEN / "weak.txt").read_text()
 
 
@@ -68,7 +68,7 @@ def test_a_reason_that_a_spreadsheet_would_run_is_harmless(tmp_path: Path, start
     assert row["gpu"] == f'\'{start.strip()}HYPERLINK("x"),H100'
 
 
-def test_an_empty_table_still_says_what_it_is_of(tmp_path: Path) -> None:
+def test_an_empty_table_still_names_its_grid(tmp_path: Path) -> None:
     run = RunDir(tmp_path, baseline={})
     text = to_markdown(table_of(run))
     assert "source: nothing measured yet; devices: no device has reported yet" in text

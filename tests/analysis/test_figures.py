@@ -152,7 +152,7 @@ def test_a_demonstration_and_a_simulation_are_noted_below_the_figure(tmp_path: P
     assert "source: simulated" in found
 
 
-def test_ranks_on_cpus_are_not_passed_off_as_gpus(tmp_path: Path) -> None:
+def test_ranks_on_cpus_are_not_called_gpus(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1, 2), "device": ("cpu",)})
     run.measure([0.1] * 20, axes={"nodes": 1})
     table = table_of(run)
@@ -211,7 +211,7 @@ def test_one_configuration_without_a_baseline_is_named_by_its_cell(tmp_path: Pat
     assert axis.get_xlabel() == "tokens/s/GPU"
 
 
-def test_of_very_many_configurations_the_best_are_shown_with_a_note(tmp_path: Path) -> None:
+def test_only_the_best_of_very_many_configurations_are_shown_with_a_note(tmp_path: Path) -> None:
     run = RunDir(
         tmp_path,
         kind=SeriesKind.FREE,

@@ -45,7 +45,7 @@ def test_a_cell_that_was_never_tried_is_not_run_and_cost_nothing(tmp_path: Path)
     assert (row["status"], row["reason"], row["gpu_hours"], row["attempt"]) == ("not_run", "not run yet", 0.0, None)
 
 
-def test_a_released_reservation_did_not_happen(tmp_path: Path) -> None:
+def test_a_released_reservation_counts_as_no_attempt(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     key = run.key(nodes=1)
     run.submit(key, job=None)
@@ -159,7 +159,7 @@ def test_an_attempt_whose_ledger_line_is_lost_takes_its_place_in_order(tmp_path:
     assert row["gpu_hours"] == pytest.approx(2.0)
 
 
-def test_a_repeat_that_runs_speaks_before_one_that_ended_and_one_that_never_ran(tmp_path: Path) -> None:
+def test_the_row_shows_a_running_repeat_before_one_that_ended_and_one_that_never_ran(tmp_path: Path) -> None:
     run = RunDir(tmp_path, repeats=3)
     run.end(run.key(nodes=1), Outcome.OOM_DEVICE, reason="out of memory")
     assert only_row(run)["status"] == "oom_device"
@@ -173,7 +173,7 @@ def test_a_repeat_that_runs_speaks_before_one_that_ended_and_one_that_never_ran(
     assert only_row(run)["status"] == "running"
 
 
-def test_the_order_of_the_repeats_does_not_matter_to_who_speaks(tmp_path: Path) -> None:
+def test_the_order_of_the_repeats_does_not_change_which_one_the_row_shows(tmp_path: Path) -> None:
     run = RunDir(tmp_path, repeats=3)
     run.end(run.key(nodes=1, repeat=3), Outcome.TIMEOUT)
     assert only_row(run)["status"] == "timeout"
@@ -201,7 +201,7 @@ def test_rejections_are_rows_and_the_grids_own_conditions_are_counted(tmp_path: 
     assert table.holes == {"not_run": 1, "rejected": 2}
 
 
-def test_a_rejection_whose_batch_does_not_come_out_whole_has_no_global_batch(tmp_path: Path) -> None:
+def test_a_rejection_whose_batch_is_not_whole_has_no_global_batch(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1, 2), "sequences_per_gpu": ("1/2", 1), "model": ("tiny",)})
     row = row_of(table_of(run), nodes=1, sequences_per_gpu="1/2")
     assert row["status"] == "rejected"

@@ -94,7 +94,7 @@ def test_a_restarts_result_in_the_attempts_own_folder_does_not_count(tmp_path: P
     assert "is that of restart 1, not of 0" in str(row["reason"])
 
 
-def test_of_two_results_of_one_repeat_the_ledgers_counts_and_the_other_is_named(tmp_path: Path) -> None:
+def test_the_ledger_chooses_between_two_results_of_one_repeat_and_the_other_is_named(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.measure([0.1] * 20, axes={"nodes": 1}, in_ledger=False)
     run.end(run.key(nodes=1), Outcome.LOST)
@@ -105,7 +105,7 @@ def test_of_two_results_of_one_repeat_the_ledgers_counts_and_the_other_is_named(
     assert "attempt-01 left out" in str(row["reason"])
 
 
-def test_of_two_results_that_the_ledger_does_not_know_the_first_counts(tmp_path: Path) -> None:
+def test_the_first_of_two_results_counts_where_the_ledger_knows_neither(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.measure([0.2] * 20, axes={"nodes": 1}, attempt=2, in_ledger=False)
     run.measure([0.1] * 20, axes={"nodes": 1}, in_ledger=False)
@@ -248,7 +248,7 @@ def test_a_byte_that_is_no_utf8_spoils_only_its_own_record(tmp_path: Path) -> No
     assert any("ledger line 1 cannot be read" in warning for warning in table.warnings)
 
 
-def test_times_that_are_no_dates_cost_nothing_but_themselves(tmp_path: Path) -> None:
+def test_times_that_are_no_dates_are_dropped_and_the_record_is_kept(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.measure([0.1] * 20, axes={"nodes": 1}, in_ledger=False, ended_at=1e300)
     run.measure([0.1] * 20, axes={"nodes": 2}, in_ledger=False, ended_at=STARTED - 10)
@@ -330,7 +330,7 @@ def whole_is_spared(file: Path, run: RunDir) -> bool:
     return run.cell_id(nodes=1) not in file.parts
 
 
-def test_of_several_restarts_with_a_result_the_latest_counts_for_the_table_and_for_the_orchestrator(
+def test_the_latest_restart_with_a_result_counts_for_the_table_and_for_the_orchestrator(
     tmp_path: Path,
 ) -> None:
     run = RunDir(tmp_path)
@@ -397,7 +397,7 @@ def _write_cell_file(run: RunDir, **axes: Any) -> None:
     (folder / CELL_FILE).write_text(file.render())
 
 
-def test_what_ended_an_earlier_run_of_the_job_is_no_evidence_against_its_latest(tmp_path: Path) -> None:
+def test_errors_of_an_earlier_run_of_a_job_are_no_evidence_about_its_latest_run(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     key = run.key(nodes=1)
     run.error(key, RankError(rank=0, node_rank=0, time=STARTED, error_class=ErrorClass.OOM_DEVICE, message="early"))

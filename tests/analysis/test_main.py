@@ -42,7 +42,7 @@ def test_with_nothing_measured_it_says_that_there_is_no_figure(
     assert not (tmp_path / "figures").exists()
 
 
-def test_a_folder_that_is_no_run_directory_is_one_line_and_exit_code_2(
+def test_a_folder_that_is_no_run_directory_gives_one_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main([str(tmp_path)]) == 2
@@ -51,7 +51,9 @@ def test_a_folder_that_is_no_run_directory_is_one_line_and_exit_code_2(
     assert printed.err == f"analysis: {tmp_path} has no sweep.json: it is not the run directory of a sweep.\n"
 
 
-def test_an_unwritable_output_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_output_gives_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     RunDir(tmp_path / "run")
     (tmp_path / "out").write_text("a file is in the way")
     assert command.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
@@ -60,7 +62,7 @@ def test_an_unwritable_output_is_one_line_and_exit_code_2(tmp_path: Path, capsys
     assert printed.err.startswith(f"analysis: cannot write to {tmp_path / 'out'}")
 
 
-def test_a_series_over_two_fingerprints_is_exit_code_3_with_the_fields_on_standard_error(
+def test_a_series_over_two_fingerprints_gives_exit_code_3_and_names_the_fields_on_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunDir(tmp_path)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_more_than_ideal_with_the_whole_interval_is_noted_but_not_where_configurations_are_compared(
+def test_an_interval_wholly_above_ideal_is_noted_but_not_where_configurations_are_compared(
     tmp_path: Path,
 ) -> None:
     for kind, is_noted in ((SeriesKind.WEAK, True), (SeriesKind.FREE, False)):
@@ -83,7 +83,7 @@ def test_free_comparison_by_hand(tmp_path: Path) -> None:
     assert {row["series"] for row in table.rows} == {"all"}
 
 
-def test_efficiency_interval_holds_what_both_cells_vary_by_and_the_baseline_has_none_of_its_own(
+def test_the_efficiency_interval_covers_the_variation_of_both_cells_and_the_baseline_has_no_width(
     tmp_path: Path,
 ) -> None:
     wobble = [0.1 + 0.001 * (k * 7 % 5) for k in range(50)]
@@ -188,7 +188,7 @@ def test_a_baseline_without_a_measurement_is_noted_and_the_rest_is_kept(tmp_path
     assert any("the baseline (nodes=1) was not measured" in note for note in table.notes)
 
 
-def test_a_baseline_that_two_cells_meet_is_none(tmp_path: Path) -> None:
+def test_a_baseline_that_two_cells_match_is_no_baseline(tmp_path: Path) -> None:
     run = RunDir(
         tmp_path, kind=SeriesKind.FREE, axes={"nodes": (1,), "precision": ("bf16", "fp32")}, baseline={"nodes": 1}
     )
@@ -199,7 +199,7 @@ def test_a_baseline_that_two_cells_meet_is_none(tmp_path: Path) -> None:
     assert any("2 cells meet the baseline (nodes=1); name more axes" in note for note in table.notes)
 
 
-def test_cells_with_other_work_than_the_baseline_are_not_called_weak_or_strong(tmp_path: Path) -> None:
+def test_cells_that_do_other_work_than_the_baseline_are_not_called_weak_or_strong(tmp_path: Path) -> None:
     for kind, word in ((SeriesKind.WEAK, "weak"), (SeriesKind.STRONG, "strong")):
         run = RunDir(
             tmp_path / word,

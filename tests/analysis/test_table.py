@@ -147,7 +147,7 @@ def test_a_device_without_a_profile_gives_no_mfu(tmp_path: Path) -> None:
     assert table_of(run).rows[0]["mfu"] is None
 
 
-def test_float8_is_never_held_against_a_16_bit_peak(tmp_path: Path) -> None:
+def test_float8_is_never_compared_with_a_16_bit_peak(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1,)})
     (old,) = run.sweep.cells.values()
     cell: Cell = replace(old, precision=Precision.FLOAT8)
@@ -232,7 +232,7 @@ def test_too_few_steps_have_no_interval_and_are_noted(tmp_path: Path) -> None:
     assert "1 of 1 measured points without an interval: too few steps" in table.notes
 
 
-def test_a_profile_fills_its_columns_and_what_is_no_number_is_blank(tmp_path: Path) -> None:
+def test_a_profile_fills_its_columns_and_values_that_are_no_numbers_are_blank(tmp_path: Path) -> None:
     run = RunDir(tmp_path, axes={"nodes": (1,)}, repeats=3)
     profile = {"compute_s": 0.05, "comm_s": 0.04, "comm_merged_s": 0.03, "exposed_comm_s": 0.02, "idle_s": True}
     run.measure([0.1] * 20, extra={"profile": profile})
@@ -253,7 +253,7 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     assert (second["predicted_step_time_s"], second["prediction_error"]) == (0.15, None)
 
 
-def test_rows_come_by_series_then_gpus_with_rejections_among_them(tmp_path: Path) -> None:
+def test_rows_are_ordered_by_series_then_gpus_rejections_included(tmp_path: Path) -> None:
     run = RunDir(tmp_path, kind=SeriesKind.STRONG, axes={"nodes": (16, 4, 1), "model": ("tiny", "small")})
     table = table_of(run)
     assert [(row["model"], row["gpus"]) for row in table.rows] == [

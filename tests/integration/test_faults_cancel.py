@@ -126,7 +126,7 @@ def test_a_job_that_had_failed_before_the_cancel_is_shown_as_it_failed(slurm: Sl
     run.audit()
 
 
-def test_a_foreign_job_that_has_got_the_id_of_an_attempts_job_is_not_cancelled(
+def test_a_foreign_job_that_got_the_id_of_an_attempts_job_is_not_cancelled(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     """A controller that lost its state gives the numbers anew: one to this user, one to another."""

@@ -63,7 +63,7 @@ def test_a_controller_that_is_away_while_a_job_is_submitted_and_while_it_runs_co
     run.audit()
 
 
-def test_accounting_that_is_away_delays_what_only_it_knows(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+def test_accounting_that_is_away_delays_facts_that_only_it_has(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     run = fault_run(
         slurm, tmp_path, "unaccounted", "nodes=1", "seq_len=[32,64]", "policy.canary=false", plan={"64": "no_result"},
         # The controller may take as long to bring the accounting up to date.
@@ -108,7 +108,7 @@ def test_a_cluster_without_accounting_is_never_asked_for_it(slurm: SlurmUnderTes
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["remembered", "forgotten"])
-def test_without_accounting_jobs_that_slurm_ended_still_have_their_outcomes(
+def test_without_accounting_jobs_that_slurm_ended_still_get_their_outcomes(
     slurm: SlurmUnderTest, tmp_path: Path, *, forgets: bool
 ) -> None:
     """32 eats memory, 64 is cancelled by hand; what the queue forgets, the job's log still says."""

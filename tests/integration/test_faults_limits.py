@@ -51,7 +51,7 @@ def one_node_in_all(slurm: SlurmUnderTest) -> Iterator[None]:
         slurm.run(*change, "GrpTRES=node=-1")
 
 
-def test_a_cell_above_a_group_limit_does_not_wait_for_ever(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+def test_a_cell_above_a_group_limit_does_not_wait_forever(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     """First the limit is known. Then nobody may ask for it, and the job is ended after policy.pending_limit_h."""
     run = fault_run(slurm, tmp_path / "known", "grouplimit", "nodes=[1,2]", "seq_len=32")
     blind = fault_run(
@@ -105,7 +105,7 @@ def test_twenty_cells_are_fed_into_a_queue_that_takes_three(slurm: SlurmUnderTes
     run.audit(budget=2)
 
 
-def test_a_limit_that_the_user_may_not_ask_for_is_found_by_halves(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+def test_a_limit_that_the_user_may_not_query_is_found_by_halving(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     run = fault_run(
         slurm, tmp_path, "halved", "nodes=1", "seq_len=[32,64,96,128,160,192,224]", "policy.canary=false",
         "tables=false",
@@ -133,7 +133,7 @@ def test_equal_cells_are_submitted_in_arrays_that_the_cluster_takes(slurm: Slurm
     run.audit()
 
 
-def test_a_walltime_that_reaches_into_a_maintenance_is_cut_by_what_another_cell_took(
+def test_a_walltime_that_reaches_into_a_maintenance_is_cut_to_what_another_cell_took(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     """Another cell of the model was measured. With a whole walltime the jobs would wait until the maintenance ends."""
@@ -155,7 +155,7 @@ def test_a_walltime_that_reaches_into_a_maintenance_is_cut_by_what_another_cell_
     run.audit()
 
 
-def test_what_is_excluded_leaves_enough_nodes_and_names_no_unknown_one(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+def test_the_excluded_nodes_leave_enough_others_and_are_all_known(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     """All nodes but two are excluded, and an unknown one; both that are left are blamed. One of these must be used."""
     left, other, *rest = slurm.nodes
     run = fault_run(

@@ -56,9 +56,7 @@ def test_a_sweep_that_is_killed_at_any_ledger_write_resumes_without_loss_or_doub
         case.result()
 
 
-def test_a_job_that_only_its_own_records_know_is_found_where_nothing_remembers_the_job(
-    slurm: SlurmUnderTest, tmp_path: Path
-) -> None:
+def test_a_job_that_slurm_has_forgotten_is_found_by_its_own_records(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     """No accounting, and the queue has forgotten the job (MinJobAge): only its files are left."""
     run = fault_run(
         slurm, tmp_path, "forgotten", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "tables=false",

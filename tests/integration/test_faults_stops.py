@@ -24,7 +24,7 @@ exit 1
 """
 
 
-def test_a_hang_is_over_only_when_its_job_is_gone_and_a_suspended_job_is_no_hang(
+def test_a_hanging_job_is_judged_only_once_it_is_gone_and_a_suspended_job_is_no_hang(
     slurm: SlurmUnderTest, tmp_path: Path
 ) -> None:
     """The job of 32 hangs, and scancel fails twice. The job of 64 is suspended for longer than the watchdog waits."""

@@ -130,7 +130,7 @@ def test_settings_are_applied_and_taken_back(slurm: SlurmUnderTest) -> None:
     assert "MaxArraySize            = 1001\n" in slurm.run("scontrol", "show", "config")
 
 
-def test_a_high_job_preempts_a_low_one(slurm: SlurmUnderTest) -> None:
+def test_a_job_of_high_priority_preempts_one_of_low_priority(slurm: SlurmUnderTest) -> None:
     everything = (f"--nodes={len(slurm.nodes)}", "--exclusive")
     low = slurm.sbatch("exec sleep 4712", "--qos=low", "--requeue", *everything)
     slurm.wait_running(low)
@@ -149,7 +149,7 @@ def test_settings_that_would_break_the_layout_are_refused(slurm: SlurmUnderTest,
         slurm.cluster.up(set_values={key: value})
 
 
-def test_a_directory_with_other_things_in_it_is_left_alone(slurm: SlurmUnderTest, tmp_path: Path) -> None:
+def test_a_directory_with_foreign_files_is_left_alone(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     precious = tmp_path / "thesis.tex"
     precious.write_text("42")
     for arguments in (["up"], ["down", "--purge"]):

@@ -212,7 +212,7 @@ def test_kill_minus_9_between_sbatch_and_recording_loses_no_job(slurm: SlurmUnde
     assert {report.state for report in watch(on, found, has_ended).values()} == {"COMPLETED"}
 
 
-def test_a_job_of_the_users_own_whose_name_and_id_a_record_holds_is_left_alone(
+def test_another_job_of_the_user_is_left_alone_although_a_record_holds_its_name_and_id(
     slurm: SlurmUnderTest, run_dir: Path, tmp_path: Path
 ) -> None:
     on = scheduler(slurm, run_dir, STUB_SLEEP_S="120")

@@ -90,7 +90,7 @@ def test_a_damaged_or_foreign_file_gets_one_line_and_gives_no_number(
     assert what in captured.err
 
 
-def test_a_mesh_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_that_is_no_mesh_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = a_trace().write(tmp_path)
     with pytest.raises(SystemExit) as raised:
         main([str(path), "--mesh", "ep=2"])

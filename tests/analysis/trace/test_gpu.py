@@ -154,7 +154,7 @@ def test_fsdps_collectives_on_the_default_group_are_dp_by_the_annotation_around_
     assert step.dimension_ns == {"dp": 20 * US, "unknown": 10 * US}
 
 
-def test_the_trainers_own_annotation_says_what_no_trace_does(tmp_path: Path) -> None:
+def test_the_trainers_own_annotation_names_a_group_that_the_trace_does_not(tmp_path: Path) -> None:
     trace = Trace().step(1, 0, 100)
     trace.annotation("sweep::reduce_scatter dim=cp group=5 ranks=0,2,4 seq=12 bytes=4096", 10, 30)
     trace.kernel(NCCL_SEND_RECV, 100, 120, launch=20, **group("0", "default_pg", [0, 1]))
@@ -202,7 +202,7 @@ def test_symmetric_memory_kernels_and_peer_copies_are_communication_but_not_by_t
     assert profile.unknown == {"Memcpy PtoP (Device -> Device)": 1}
 
 
-def test_what_an_optimiser_or_a_copy_of_fsdp_launches_has_their_class(tmp_path: Path) -> None:
+def test_kernels_that_an_optimiser_or_a_copy_of_fsdp_launches_have_their_class(tmp_path: Path) -> None:
     trace = Trace().step(1, 0, 100)
     trace.annotation("Optimizer.step#AdamW.step", 10, 20)
     trace.kernel(POINTWISE, 100, 110, launch=15)

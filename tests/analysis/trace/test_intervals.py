@@ -72,7 +72,7 @@ def test_times_since_the_epoch_lose_no_nanosecond() -> None:
     assert length_ns(subtract(found, spans([(base + 3, base + 9)]))) == 2
 
 
-def test_of_nested_calls_the_outermost_of_each_thread_are_kept() -> None:
+def test_the_outermost_of_nested_calls_in_each_thread_is_kept() -> None:
     threads = np.array([1, 0, 0, 0, 1, 0], dtype=np.int64)
     starts = np.array([0, 10, 11, 20, 1, 10], dtype=np.int64)
     ends = np.array([5, 20, 12, 30, 5, 20], dtype=np.int64)

@@ -37,7 +37,7 @@ def rank(folder: Path, number: int, late: float, *, world_size: int = 2, head: i
     return reduce_trace(trace.write(folder))
 
 
-def test_what_a_collective_takes_longer_than_on_its_last_rank_is_waiting(tmp_path: Path) -> None:
+def test_the_time_of_a_collective_beyond_that_on_its_last_rank_is_waiting(tmp_path: Path) -> None:
     joined = join([rank(tmp_path, 1, late=40), rank(tmp_path, 0, late=0)])
     (step,) = joined.steps
     assert [(item.rank, item.transfer_ns, item.wait_ns) for item in step.ranks] == [
@@ -62,12 +62,12 @@ def test_without_a_peers_trace_the_waiting_is_unknown(tmp_path: Path) -> None:
     assert "wait_ns" not in join([alone]).over_ranks
 
 
-def test_of_a_larger_world_without_named_groups_nothing_is_matched(tmp_path: Path) -> None:
+def test_nothing_is_matched_in_a_larger_world_without_named_groups(tmp_path: Path) -> None:
     (step,) = join([rank(tmp_path, number, late=0, world_size=8) for number in (0, 1)]).steps
     assert [item.n_unmatched for item in step.ranks] == [2, 2]
 
 
-def test_of_several_groups_that_nothing_names_nothing_is_matched(tmp_path: Path) -> None:
+def test_nothing_is_matched_where_several_groups_have_no_names(tmp_path: Path) -> None:
     ranks = [replace(rank(tmp_path, number, late=0), n_groups=3) for number in (0, 1)]
     (step,) = join(ranks).steps
     assert [item.n_unmatched for item in step.ranks] == [2, 2]

@@ -46,7 +46,7 @@ def test_a_trace_reads_the_same_whatever_the_pieces_are(
     assert beside == {"before": [1, "]"], "after": {"x": 1.5}}
 
 
-def test_names_that_are_no_ascii_and_values_beside_them_are_read(tmp_path: Path) -> None:
+def test_names_outside_ascii_and_values_beside_them_are_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(
         json.dumps({"é": "ü€", "traceEvents": [{"ph": "X", "name": "ß"}], "n": 12}, ensure_ascii=False),
@@ -92,7 +92,7 @@ def test_a_trace_that_is_cut_anywhere_is_an_error(
         ('{"traceEvents": [{"args": ' + "[" * 100_000, "nested too deep"),
     ],
 )
-def test_what_is_no_trace_is_an_error_that_says_why(tmp_path: Path, text: str, what: str) -> None:
+def test_a_file_that_is_no_trace_is_an_error_with_the_reason(tmp_path: Path, text: str, what: str) -> None:
     path = tmp_path / "foreign.json"
     path.write_text(text)
     with pytest.raises(TraceError, match=what) as raised:
@@ -106,7 +106,7 @@ def test_a_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_file_ends_in_another_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_no_file_gives_another_kind_of_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("any") / "any.json"
     for text in (content, b'{"traceEvents": [' + content, gzip.compress(b"{" + content)):
         path.write_bytes(text)
@@ -133,7 +133,7 @@ def test_decimal_times_become_whole_nanoseconds_without_a_float_between(number: 
 
 
 @pytest.mark.parametrize("number", [b"", b'"12"', b"null", b"NaN"])
-def test_what_is_no_time_is_an_error(number: bytes) -> None:
+def test_a_text_that_is_no_time_is_an_error(number: bytes) -> None:
     with pytest.raises(ValueError, match=r"no time|hold"):
         nanoseconds(number)
 
@@ -149,7 +149,7 @@ numbers = st.one_of(
 @example(["1.250", "2.50", "3"])
 @example(["1.250", "25"])
 @given(st.one_of(*(st.lists(one, max_size=5) for one in (numbers, st.from_regex(r"\A[1-9][0-9]{0,14}[.][0-9]{3}\Z")))))
-def test_many_times_at_once_are_what_each_is_by_itself(texts: list[str]) -> None:
+def test_many_times_are_read_as_each_is_alone(texts: list[str]) -> None:
     events = [Event(ts=msgspec.Raw(text.encode())) for text in texts]
     assert start_times(events).tolist() == [nanoseconds(text.encode()) for text in texts]
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from sweep.cli.console import PlainConsole
 
 
-def test_styles_are_left_out_and_what_only_looks_like_one_is_kept() -> None:
+def test_styles_are_left_out_and_text_that_only_looks_like_one_is_kept() -> None:
     stream = io.StringIO()
     PlainConsole(stream).print(f"[yellow]note:[/yellow] {escape('tp=[1,2] and [bold]')}", highlight=False)
     PlainConsole(stream).print("[1,2] [x]", markup=False)

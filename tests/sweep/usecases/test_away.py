@@ -12,7 +12,7 @@ from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import World, away
 
 
-def test_what_never_arrived_is_handed_over_again_as_the_same_attempt(world: World) -> None:
+def test_a_submission_that_never_arrived_is_submitted_again_as_the_same_attempt(world: World) -> None:
     world.set_cells(tiny_cell())
     orchestrator = world.orchestrator()
     world.scheduler.submit_error = away()
@@ -33,7 +33,7 @@ def test_what_never_arrived_is_handed_over_again_as_the_same_attempt(world: Worl
     assert [type(event) for event in world.ledger.events()] == [Reserved, Submitted, Ended]
 
 
-def test_what_seemed_never_to_arrive_and_is_there_by_its_name_is_adopted(world: World) -> None:
+def test_a_submission_that_seemed_not_to_arrive_is_adopted_by_its_name(world: World) -> None:
     world.scheduler.submit_error, world.scheduler.takes_it_all_the_same = away(), True
     orchestrator = world.begun(tiny_cell())
     world.scheduler.submit_error = None
@@ -43,7 +43,9 @@ def test_what_seemed_never_to_arrive_and_is_there_by_its_name_is_adopted(world: 
     assert [type(event) for event in world.ledger.events()] == [Reserved, Submitted]
 
 
-def test_who_leaves_gives_back_what_never_arrived_and_the_next_submits_it_at_once(world: World) -> None:
+def test_a_process_that_stops_releases_submissions_that_never_arrived_and_the_next_submits_them_at_once(
+    world: World,
+) -> None:
     world.scheduler.submit_error = away()
     orchestrator = world.begun(tiny_cell())
     orchestrator.leave()

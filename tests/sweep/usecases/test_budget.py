@@ -15,7 +15,7 @@ from tests.fakes import tiny_cell
 from tests.sweep.usecases.world import CALM, CLUSTER, World
 
 
-def test_a_budget_is_never_overdrawn_and_what_it_stops_is_a_hole_with_that_reason(world: World) -> None:
+def test_a_budget_is_never_overdrawn_and_the_cells_that_it_stops_are_holes_with_that_reason(world: World) -> None:
     names = world.set_cells(tiny_cell(nodes=1), tiny_cell(nodes=2), tiny_cell(nodes=4))
     # Half an hour each: 0.5, 1 and 2 GPU-hours at most; a fake job uses 100 s a GPU.
     world.policy = replace(CALM, budget_gpu_hours=2.0)
@@ -36,7 +36,7 @@ def test_a_budget_is_never_overdrawn_and_what_it_stops_is_a_hole_with_that_reaso
     assert len(world.scheduler.keys) == 3
 
 
-def test_an_attempt_whose_use_is_unknown_counts_with_all_that_it_could_have_used(world: World) -> None:
+def test_an_attempt_of_unknown_use_counts_with_its_whole_reservation(world: World) -> None:
     world.policy = replace(CALM, budget_gpu_hours=0.9)
     orchestrator, job = world.one_job()
     del world.scheduler.states[job]
@@ -81,7 +81,7 @@ def test_a_requeued_job_counts_with_what_it_has_used_and_one_more_walltime(world
     assert gpu_hours_committed(heir.history) == pytest.approx(0.2 + 0.5)
 
 
-def test_until_accounting_has_the_end_of_a_run_its_files_tell(world: World) -> None:
+def test_until_accounting_has_the_end_of_a_run_its_files_count(world: World) -> None:
     orchestrator = _requeued(world, budget=0.71, ended_at=None)
     assert gpu_hours_committed(orchestrator.history) == pytest.approx(710 / 3600 + 0.5)
     (job,) = world.scheduler.live_jobs()

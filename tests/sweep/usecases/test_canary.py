@@ -22,7 +22,7 @@ def test_the_smallest_cell_of_a_model_goes_first_and_the_rest_follows_its_succes
     assert sorted(submission.nodes for submission in world.submitted()) == [1, 2, 4]
 
 
-def test_a_canary_that_fails_by_its_own_fault_keeps_the_rest_at_home(world: World) -> None:
+def test_a_canary_that_fails_by_its_own_fault_holds_the_rest_back(world: World) -> None:
     world.policy = Policy()
     orchestrator = world.begun(tiny_cell(nodes=1), tiny_cell(nodes=2))
     world.end_all(orchestrator, "FAILED", rank_error(ErrorClass.EXCEPTION, "ImportError: no module"))
@@ -44,7 +44,7 @@ def test_a_canary_that_fails_by_its_own_fault_keeps_the_rest_at_home(world: Worl
         ("CANCELLED", [], 0, "retry=[CANCELLED]"),
     ],
 )
-def test_a_canary_that_was_given_up_for_whatever_reason_keeps_the_rest_at_home(
+def test_a_canary_that_was_given_up_for_any_reason_holds_the_rest_back(
     world: World, state: str, errors: list[ErrorClass], retries: int, words: str
 ) -> None:
     world.policy = Policy()
@@ -62,7 +62,7 @@ def test_a_canary_that_was_given_up_for_whatever_reason_keeps_the_rest_at_home(
     assert {submission.nodes for submission in world.submitted()} == {1}
 
 
-def test_a_canary_that_runs_out_of_device_memory_is_a_finding_and_lets_the_rest_go(world: World) -> None:
+def test_a_canary_that_runs_out_of_device_memory_is_a_finding_and_the_rest_is_submitted(world: World) -> None:
     world.policy = Policy()
     orchestrator = world.begun(tiny_cell(nodes=1), tiny_cell(nodes=2))
     world.end_all(orchestrator, "FAILED", rank_error(ErrorClass.OOM_DEVICE))
@@ -70,7 +70,7 @@ def test_a_canary_that_runs_out_of_device_memory_is_a_finding_and_lets_the_rest_
     assert [submission.nodes for submission in world.submitted()] == [1, 2]
 
 
-def test_why_cells_were_not_tried_is_written_down_although_nobody_watches(world: World) -> None:
+def test_the_reason_why_cells_were_not_tried_is_recorded_although_nobody_watches(world: World) -> None:
     world.policy = Policy()
     world.orchestrator().step()
     (canary,) = world.scheduler.live_jobs()
@@ -107,7 +107,7 @@ def test_the_canary_is_one_that_can_be_tried_and_its_budget_is_reserved_first(wo
     assert by_cell[big] is ActionKind.LATER
 
 
-def test_where_cells_go_out_one_by_one_no_canary_holds_them_back(world: World) -> None:
+def test_where_cells_run_one_by_one_no_canary_holds_them_back(world: World) -> None:
     world.policy, world.canary_helps = Policy(), False
     world.orchestrator().step()
     assert len(world.scheduler.keys) == 2

@@ -43,7 +43,7 @@ def test_a_held_cell_runs_again_only_when_asked(world: World) -> None:
     assert exit_code(asked.step()) == 0
 
 
-def test_a_cancel_holds_back_what_is_not_in_the_queue_yet(world: World) -> None:
+def test_a_cancel_holds_cells_that_are_not_in_the_queue_yet(world: World) -> None:
     """One runs, one waits for a place in the queue, one for its retry."""
     running, retried, waiting = world.set_cells(*several(3))
     world.policy = replace(world.policy, max_concurrent_jobs=2)
@@ -75,7 +75,7 @@ def test_a_cancel_holds_back_what_is_not_in_the_queue_yet(world: World) -> None:
     assert again.count(ActionKind.WAIT) == 1
 
 
-def test_a_cancel_leaves_what_is_measured_or_explained_as_it_is(world: World) -> None:
+def test_a_cancel_leaves_measured_and_explained_cells_as_they_are(world: World) -> None:
     measured, *_ = world.set_cells(*several(3))
     orchestrator = world.begun()
     for job, key in list(world.scheduler.keys.items()):
@@ -90,7 +90,7 @@ def test_a_cancel_leaves_what_is_measured_or_explained_as_it_is(world: World) ->
     assert held_back(world.events(CancelRequested), orchestrator.history, OUTCOME_RULES) == ()
 
 
-def test_a_cancel_that_the_scheduler_did_not_hear_is_repeated(world: World) -> None:
+def test_a_cancel_that_did_not_reach_the_scheduler_is_repeated(world: World) -> None:
     orchestrator, job = world.one_job()
     orchestrator.executor.cancel(list(world.cells))
     world.scheduler.say(job, "RUNNING")
@@ -100,7 +100,7 @@ def test_a_cancel_that_the_scheduler_did_not_hear_is_repeated(world: World) -> N
     assert world.scheduler.cancelled == [job, job]
 
 
-def test_a_cancel_that_the_scheduler_did_not_hear_is_known_and_repeated(world: World) -> None:
+def test_a_cancel_that_did_not_reach_the_scheduler_is_recorded_and_repeated(world: World) -> None:
     orchestrator, job = world.one_job()
     world.scheduler.cancel_error = away()
     orchestrator.executor.cancel(world.cells)
@@ -136,7 +136,7 @@ def test_a_job_that_had_failed_before_the_cancel_keeps_its_own_end_and_is_not_tr
     assert "before that NODE_FAIL" in now.actions[1].reason
 
 
-def test_what_is_cancelled_before_it_arrives_is_never_submitted(world: World) -> None:
+def test_a_cell_cancelled_before_its_submission_arrives_is_never_submitted(world: World) -> None:
     world.scheduler.submit_error = away()
     orchestrator = world.begun(tiny_cell())
     world.run_dir.requests["please"] = list(world.cells)
@@ -150,7 +150,7 @@ def test_what_is_cancelled_before_it_arrives_is_never_submitted(world: World) ->
 
 
 @pytest.mark.parametrize("is_away", [True, False], ids=["known-not-taken", "uncertain"])
-def test_one_of_an_array_that_was_cancelled_before_it_arrived_stays_cancelled_and_the_other_runs(
+def test_a_task_cancelled_before_its_array_arrived_stays_cancelled_and_the_other_runs(
     world: World, *, is_away: bool
 ) -> None:
     cancelled, other = world.set_cells(*several(2))

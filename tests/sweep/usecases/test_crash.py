@@ -27,7 +27,7 @@ def test_a_crash_after_any_ledger_write_loses_nothing_and_runs_nothing_twice(wor
     assert len(world.scheduler.keys) == len(world.cells), "no job was submitted for what was running or done"
 
 
-def test_a_crash_between_sbatch_and_the_recording_of_its_job_id_is_healed_by_the_name(world: World) -> None:
+def test_after_a_crash_between_sbatch_and_the_recording_of_its_job_id_the_job_is_found_by_name(world: World) -> None:
     world.set_cells(tiny_cell())
     world.scheduler.submit_error = Crash()
     world.scheduler.takes_it_all_the_same = True
@@ -40,7 +40,7 @@ def test_a_crash_between_sbatch_and_the_recording_of_its_job_id_is_healed_by_the
     assert exit_code(heir.step()) == 0
 
 
-def test_a_submission_whose_ledger_line_was_lost_is_won_back_from_its_file(world: World) -> None:
+def test_a_submission_whose_ledger_line_was_lost_is_restored_from_its_file(world: World) -> None:
     world.one_job()
     world.ledger.lines.clear()
     world.begun()
@@ -48,7 +48,7 @@ def test_a_submission_whose_ledger_line_was_lost_is_won_back_from_its_file(world
     assert any("no ledger line" in note for note in world.reporter.notes)
 
 
-def test_a_process_that_lost_the_run_hands_nothing_over(world: World) -> None:
+def test_a_process_that_lost_the_lease_submits_nothing(world: World) -> None:
     """Suspended between its reservation and sbatch, it has an heir that gave the reservation back."""
     world.set_cells(tiny_cell())
     orchestrator = world.orchestrator()

@@ -22,7 +22,7 @@ def test_an_attempt_that_ended_before_it_began_used_nothing(world: World) -> Non
     assert [event.gpu_seconds for event in world.events(Ended)] == [0.0]
 
 
-def test_what_a_job_used_before_it_was_requeued_counts_too(world: World) -> None:
+def test_gpu_seconds_from_before_a_requeue_count_too(world: World) -> None:
     """Once with its end, and once killed: then it lasted until the last file that it wrote."""
     orchestrator, job = world.one_job()
     key = world.scheduler.keys[job]
@@ -37,7 +37,7 @@ def test_what_a_job_used_before_it_was_requeued_counts_too(world: World) -> None
     assert ended.gpu_seconds == 15 + 10 + 100
 
 
-def test_what_a_job_used_before_it_was_requeued_is_what_accounting_says(world: World) -> None:
+def test_gpu_seconds_from_before_a_requeue_come_from_accounting(world: World) -> None:
     orchestrator, job = world.one_job()
     key = world.scheduler.keys[job]
     world.run_dir.earlier[key] = [world.attempt_file(job, started_at=10.0)]
@@ -53,7 +53,7 @@ def test_what_a_job_used_before_it_was_requeued_is_what_accounting_says(world: W
     assert ended.gpu_seconds == 20 + 100
 
 
-def test_a_job_that_is_over_within_the_second_in_which_it_began_was_not_requeued(world: World) -> None:
+def test_a_job_that_begins_and_ends_within_one_second_was_not_requeued(world: World) -> None:
     """Slurm gives whole seconds, and still has it as COMPLETING."""
     orchestrator, job = world.one_job()
     world.launched(job, started_at=100.3, ended_at=100.4)
@@ -91,7 +91,7 @@ def test_a_job_that_is_requeued_and_ends_between_two_looks_is_charged_for_both_r
     assert [event.gpu_seconds for event in world.events(Ended)] == [32.0]
 
 
-def test_what_requeued_jobs_used_that_end_together_is_asked_for_once(world: World) -> None:
+def test_accounting_is_asked_once_about_requeued_jobs_that_end_together(world: World) -> None:
     orchestrator = world.begun()
     jobs = world.scheduler.live_jobs()
     for number, job in enumerate(jobs, 1):
@@ -119,7 +119,7 @@ def test_a_requeued_job_that_is_forgotten_before_it_began_again_is_charged_once(
     assert [event.gpu_seconds for event in world.events(Ended)] == [30.0]
 
 
-def test_what_is_settled_is_what_the_job_used_that_ran_it_not_its_double(world: World) -> None:
+def test_gpu_seconds_are_those_of_the_job_that_ran_and_not_of_its_duplicate(world: World) -> None:
     """The submission was in the queue twice, and the one that is watched came too late."""
     orchestrator, watched = world.one_job()
     (name,) = world.scheduler.by_name

@@ -38,7 +38,7 @@ def test_a_job_under_another_name_is_watched_once_it_has_claimed_its_submission(
     assert world.outcomes() == [Outcome.SUCCEEDED]
 
 
-def test_what_seems_to_be_anothers_job_counts_as_lost_only_once_it_cannot_begin_any_more(world: World) -> None:
+def test_a_job_that_seems_to_be_anothers_counts_as_lost_only_once_it_can_no_longer_begin(world: World) -> None:
     """It may be ours all the same: then it would run beside the next attempt's."""
     orchestrator, job = world.one_job()
     (name,) = world.scheduler.by_name
@@ -48,7 +48,7 @@ def test_what_seems_to_be_anothers_job_counts_as_lost_only_once_it_cannot_begin_
     assert world.run_dir.claims[name] == "", "and its job will find that"
 
 
-def test_the_next_owner_of_an_id_is_not_taken_for_a_job_whose_end_its_launcher_has_written(world: World) -> None:
+def test_a_job_that_reuses_an_id_is_not_taken_for_the_one_whose_launcher_wrote_its_end(world: World) -> None:
     orchestrator, job = world.one_job()
     (name,) = world.scheduler.by_name
     world.scheduler.say(job, "RUNNING")
@@ -75,7 +75,7 @@ def test_a_job_that_the_scheduler_has_forgotten_is_known_by_its_own_claim(world:
     assert submitted.jobs == (("77",) if cells == 1 else ("77_0", "77_1", "77_2"))
 
 
-def test_of_a_submission_that_is_in_the_queue_twice_the_job_that_began_it_is_watched(world: World) -> None:
+def test_if_a_submission_is_queued_twice_the_job_that_began_it_is_watched(world: World) -> None:
     orchestrator, job = world.one_job()
     (name,) = world.scheduler.by_name
     world.run_dir.claims[name] = "77"
@@ -89,7 +89,7 @@ def test_of_a_submission_that_is_in_the_queue_twice_the_job_that_began_it_is_wat
     assert [event.jobs for event in world.events(Submitted)] == [(job,), ("77",)]
 
 
-def test_of_two_attempts_whose_jobs_have_one_id_the_later_has_it_and_the_other_is_lost(world: World) -> None:
+def test_if_the_jobs_of_two_attempts_share_an_id_the_later_attempt_keeps_it_and_the_other_is_lost(world: World) -> None:
     """The controller lost its state, and began to count anew."""
     world.begun(tiny_cell())
     (lost,) = world.scheduler.keys.values()
@@ -102,7 +102,7 @@ def test_of_two_attempts_whose_jobs_have_one_id_the_later_has_it_and_the_other_i
 
 
 @pytest.mark.parametrize("cells", [1, 2])
-def test_of_a_submission_that_is_in_the_queue_twice_none_begins_once_the_watched_one_ended_before_it_could(
+def test_if_a_submission_is_queued_twice_and_the_watched_job_ended_before_it_began_the_other_does_not_begin(
     world: World, cells: int
 ) -> None:
     """Else the other would run beside the next attempt's, or against the user's cancel."""
@@ -115,7 +115,7 @@ def test_of_a_submission_that_is_in_the_queue_twice_none_begins_once_the_watched
     assert world.run_dir.claims == {name: ""}
 
 
-def test_a_submission_is_withdrawn_before_it_is_given_back_so_that_no_late_job_of_it_begins(world: World) -> None:
+def test_a_submission_is_withdrawn_before_its_release_so_that_no_late_job_begins(world: World) -> None:
     world.set_cells(tiny_cell())
     name = _reserved_and_never_heard_of(world)
     heir = world.begun()
@@ -126,7 +126,7 @@ def test_a_submission_is_withdrawn_before_it_is_given_back_so_that_no_late_job_o
     assert [event.submission for event in world.events(Released)] == [name]
 
 
-def test_a_job_that_begins_at_the_moment_in_which_it_would_be_given_back_is_taken_up(world: World) -> None:
+def test_a_job_that_begins_while_its_submission_is_being_released_is_adopted(world: World) -> None:
     """It is claimed after the look for it, and before the withdrawal."""
     world.set_cells(tiny_cell())
     _reserved_and_never_heard_of(world)
@@ -140,7 +140,7 @@ def test_a_job_that_begins_at_the_moment_in_which_it_would_be_given_back_is_take
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_late_job_of_a_submission_that_was_being_given_back_is_cancelled_and_not_taken_up(
+def test_a_late_job_of_a_submission_that_is_being_released_is_cancelled_and_not_adopted(
     world: World, *, cancelled: bool
 ) -> None:
     """A process died, or its disk was full, between the claim for nobody and the line that says so."""
@@ -166,7 +166,7 @@ def test_a_late_job_of_a_submission_that_was_being_given_back_is_cancelled_and_n
         assert len(world.scheduler.keys) == 1, "another attempt is submitted"
 
 
-def test_what_the_user_cancelled_is_no_job_only_if_it_could_be_withdrawn(world: World) -> None:
+def test_a_cancelled_submission_counts_as_never_begun_only_if_it_could_be_withdrawn(world: World) -> None:
     world.set_cells(tiny_cell())
     name = _reserved_and_never_heard_of(world)
     heir = world.orchestrator()

@@ -25,7 +25,7 @@ def test_a_walltime_is_cut_to_end_before_a_maintenance_where_the_cell_is_known_t
     assert [submission.walltime_min for submission in world.submitted()] == [30, 18]
 
 
-def test_a_walltime_is_cut_by_what_another_cell_of_the_model_took(world: World) -> None:
+def test_a_walltime_is_cut_to_what_another_cell_of_the_model_took(world: World) -> None:
     first, longer = world.set_cells(tiny_cell(), tiny_cell(seq_len=64))
     _one_by_one(world, maintenance_in_min=20)
     orchestrator = world.begun()
@@ -49,7 +49,7 @@ def test_a_walltime_is_cut_by_what_another_cell_of_the_model_took(world: World) 
     assert "the partition allows no more than 30 min" in action.reason
 
 
-def test_a_cell_of_another_model_or_device_says_nothing_of_the_walltime(world: World) -> None:
+def test_a_cell_of_another_model_or_device_is_no_evidence_for_the_walltime(world: World) -> None:
     other = replace(tiny_cell().model, name="other", n_layers=1)
     world.set_cells(tiny_cell(), tiny_cell(model=other))
     _one_by_one(world, maintenance_in_min=20)

@@ -25,7 +25,7 @@ def test_a_retry_keeps_away_from_the_node_that_failed_if_the_cluster_knows_its_n
 
 
 @pytest.mark.parametrize("code", [105, None], ids=["as-sacct-says", "as-squeue-says"])
-def test_a_node_that_srun_did_not_reach_is_blamed_although_all_are_well_again(world: World, code: int | None) -> None:
+def test_a_node_that_srun_did_not_reach_is_blamed_although_it_is_healthy_again(world: World, code: int | None) -> None:
     orchestrator = world.begun(tiny_cell(nodes=2))
     (job,) = world.scheduler.live_jobs()
     reason = "Task launch for StepId=3.0 failed on node n2: Communication connection failure"
@@ -58,7 +58,7 @@ def test_a_cell_that_failed_on_two_nodes_is_sent_back_to_neither(world: World) -
     assert world.submitted()[-1].exclude == ("n1", "n2")
 
 
-def test_where_no_node_is_left_without_those_that_are_blamed_they_are_used_all_the_same(world: World) -> None:
+def test_blamed_nodes_are_used_where_too_few_others_are_left(world: World) -> None:
     world.scheduler.limits = nodes_known("n1", "n2")
     orchestrator, _ = world.one_job()
     world.end_all(orchestrator, "NODE_FAIL", nodes=("n1",))
@@ -73,7 +73,7 @@ def test_where_no_node_is_left_without_those_that_are_blamed_they_are_used_all_t
     assert world.submitted()[-1].exclude == ()
 
 
-def test_what_the_settings_name_and_the_cluster_does_not_know_is_reported_once(world: World) -> None:
+def test_nodes_in_the_settings_that_the_cluster_does_not_know_are_reported_once(world: World) -> None:
     world.set_cells(tiny_cell(), tiny_cell(seq_len=64))
     world.policy = replace(CALM, max_concurrent_jobs=1)
     world.scheduler.limits = Site(notes=("slurm.exclude names gone, which this cluster does not know",))

@@ -22,7 +22,7 @@ def observed(world: World, history: History) -> Observation:
     return observe(history, records=world.run_dir, view=world.scheduler.view, now=world.clock.now())
 
 
-def test_what_has_ended_is_judged_and_nothing_is_written(world: World) -> None:
+def test_ended_jobs_are_judged_and_nothing_is_written(world: World) -> None:
     history = left(world)
     measured, failed = world.scheduler.live_jobs()
     world.finish(measured)
@@ -42,7 +42,7 @@ def test_what_has_ended_is_judged_and_nothing_is_written(world: World) -> None:
     ]
 
 
-def test_what_runs_or_waits_stays_as_it_is(world: World) -> None:
+def test_jobs_that_run_or_wait_keep_their_state(world: World) -> None:
     history = left(world)
     running, _ = world.scheduler.live_jobs()
     world.scheduler.states[running] = JobReport(state="RUNNING", phase=Phase.RUNNING)
@@ -52,7 +52,7 @@ def test_what_runs_or_waits_stays_as_it_is(world: World) -> None:
     assert len(list(history.in_flight())) == 2
 
 
-def test_a_scheduler_that_cannot_be_asked_leaves_what_results_say(world: World) -> None:
+def test_results_count_while_the_scheduler_cannot_be_asked(world: World) -> None:
     history = left(world)
     measured, _ = world.scheduler.live_jobs()
     key = world.finish(measured)

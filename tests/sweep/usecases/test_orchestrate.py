@@ -27,7 +27,7 @@ def test_cells_with_the_same_resources_go_out_in_one_submission(world: World) ->
     assert sorted(len(jobs) for jobs in world.scheduler.by_name.values()) == [1, 3]
 
 
-def test_a_look_at_which_nothing_happened_works_nothing_out_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_observation_without_news_computes_nothing_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 10,000 cells that is what a watcher's processor time goes into."""
     world.policy = replace(world.policy, max_concurrent_jobs=1)
     orchestrator = world.begun()
@@ -54,14 +54,14 @@ def test_one_poll_asks_once_whatever_the_number_of_jobs(world: World) -> None:
     assert world.scheduler.polls == before + 1
 
 
-def test_repeats_are_run_each_once(world: World) -> None:
+def test_each_repeat_runs_once(world: World) -> None:
     world.repeats = 3
     orchestrator = world.run_to_the_end()
     assert kinds(orchestrator.snapshot()) == [ActionKind.DONE] * 6
     assert len(world.run_dir.results) == 6
 
 
-def test_a_second_run_repeats_nothing(world: World) -> None:
+def test_a_second_run_submits_nothing(world: World) -> None:
     world.run_to_the_end()
     before = len(world.ledger.lines)
     again = world.orchestrator()
@@ -70,7 +70,7 @@ def test_a_second_run_repeats_nothing(world: World) -> None:
     assert len(world.scheduler.by_name) == 2
 
 
-def test_a_run_taken_up_by_another_process_doubles_no_running_job(world: World) -> None:
+def test_a_process_that_takes_over_a_run_submits_no_running_job_again(world: World) -> None:
     world.orchestrator().step()
     jobs = world.scheduler.live_jobs()
     for job in jobs:

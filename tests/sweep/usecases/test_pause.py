@@ -57,7 +57,7 @@ def _three_fail_of_six(world: World, **policy: object) -> Orchestrator:
     return orchestrator
 
 
-def test_a_pause_takes_back_what_has_not_begun_and_that_did_not_happen(world: World) -> None:
+def test_a_pause_withdraws_jobs_that_have_not_begun_and_they_do_not_count(world: World) -> None:
     orchestrator = _three_fail_of_six(world, budget_gpu_hours=3.2)
     waiting = world.scheduler.live_jobs()
     orchestrator.step()
@@ -73,7 +73,7 @@ def test_a_pause_takes_back_what_has_not_begun_and_that_did_not_happen(world: Wo
     assert sorted(world.scheduler.keys[job].attempt for job in world.scheduler.live_jobs()) == [2] * 6
 
 
-def test_a_job_that_began_before_the_pause_was_heard_goes_on(world: World) -> None:
+def test_a_job_that_began_before_the_pause_reached_it_goes_on(world: World) -> None:
     orchestrator = _three_fail_of_six(world)
     first, second, third = world.scheduler.live_jobs()
     world.scheduler.cancel_error = SchedulerError("away")
@@ -87,7 +87,7 @@ def test_a_job_that_began_before_the_pause_was_heard_goes_on(world: World) -> No
     assert world.outcomes() == [Outcome.TRAINER_ERROR] * 3 + [Outcome.SUCCEEDED]
 
 
-def test_what_the_user_cancels_while_it_is_taken_back_stays_cancelled(world: World) -> None:
+def test_a_cell_that_the_user_cancels_while_it_is_being_withdrawn_stays_cancelled(world: World) -> None:
     orchestrator = _three_fail_of_six(world)
     first, *_ = world.scheduler.live_jobs()
     world.scheduler.takes_its_time = True
@@ -110,7 +110,9 @@ def _taken_back(world: World) -> str:
 
 
 @pytest.mark.parametrize("knows_the_start", [True, False])
-def test_a_stop_that_has_lapsed_is_no_reason_to_the_next_process_either(world: World, *, knows_the_start: bool) -> None:
+def test_a_stop_that_has_lapsed_is_no_reason_for_the_next_process_either(
+    world: World, *, knows_the_start: bool
+) -> None:
     """A pause took back what had just begun; it failed by itself while nobody watched."""
     job = _taken_back(world)
     started = world.clock.now() + 2
@@ -120,7 +122,7 @@ def test_a_stop_that_has_lapsed_is_no_reason_to_the_next_process_either(world: W
     assert world.outcomes() == [Outcome.TRAINER_ERROR]
 
 
-def test_a_job_that_began_just_as_it_was_taken_back_is_worth_another_attempt(world: World) -> None:
+def test_a_job_that_began_while_it_was_being_withdrawn_is_retried(world: World) -> None:
     job = _taken_back(world)
     world.scheduler.say(job, "CANCELLED by 0", nodes=("n1",), started_at=world.clock.now() + 1)
     world.look_twice(world.orchestrator())

@@ -16,7 +16,7 @@ from tests.sweep.usecases.world import CALM, CLUSTER, World, several
 
 
 @pytest.mark.parametrize(("limit", "jobs"), [({"max_concurrent_jobs": 2}, 2), ({"max_concurrent_gpus": 3}, 2)])
-def test_no_more_is_in_the_queue_than_the_policy_allows(world: World, limit: dict[str, int], jobs: int) -> None:
+def test_the_queue_never_holds_more_jobs_than_the_policy_allows(world: World, limit: dict[str, int], jobs: int) -> None:
     world.policy = replace(CALM, **limit)  # type: ignore[arg-type]  # one keyword or the other
     world.begun(tiny_cell(nodes=1), tiny_cell(nodes=2), tiny_cell(nodes=1, seq_len=64), tiny_cell(nodes=4))
     assert len(world.scheduler.live_jobs()) == jobs
@@ -38,7 +38,7 @@ def test_the_sites_own_limit_counts_over_all_arrays_together(world: World) -> No
     ] * 4
 
 
-def test_cells_are_fed_in_as_the_cluster_takes_them(world: World) -> None:
+def test_cells_are_submitted_as_the_cluster_accepts_them(world: World) -> None:
     world.scheduler.limits = Site(free_tasks=3)
     orchestrator = world.begun(*several(20))
     assert len(world.scheduler.live_jobs()) == 3
@@ -58,7 +58,7 @@ def test_an_array_is_no_larger_than_the_cluster_allows(world: World) -> None:
     assert sorted(len(jobs) for jobs in world.scheduler.by_name.values()) == [2, 5, 5]
 
 
-def test_a_cell_above_a_limit_of_the_cluster_is_not_submitted_to_wait_for_ever(world: World) -> None:
+def test_a_cell_above_a_limit_of_the_cluster_is_not_submitted(world: World) -> None:
     fits, above = world.set_cells(tiny_cell(nodes=1), tiny_cell(nodes=2))
     world.scheduler.limits = Site(size_limits=(SizeLimit(name="GrpTRES node=1 of the QOS normal", nodes=1),))
     now = world.run_to_the_end().watch(lambda _: None)

@@ -65,7 +65,7 @@ class _TakesThree(FakeScheduler):
         return super().submit(submission)
 
 
-def test_a_limit_that_cannot_be_asked_for_is_found_by_halves_and_leaves_no_pile_of_attempts(world: World) -> None:
+def test_a_limit_that_cannot_be_queried_is_found_by_halving_and_leaves_no_pile_of_attempts(world: World) -> None:
     world.set_cells(*several(12))
     world.scheduler = _TakesThree()
     orchestrator = world.orchestrator()

@@ -34,7 +34,7 @@ def _asked(world: World, *outcomes: Outcome) -> Orchestrator:
     return asked
 
 
-def test_what_failed_while_nobody_watched_is_tried_again_by_the_first_command_that_asks(world: World) -> None:
+def test_the_first_command_with_retry_covers_failures_that_nobody_watched(world: World) -> None:
     world.orchestrator().step()
     _fail(world)
     asked = _asked(world, Outcome.TRAINER_ERROR)
@@ -46,7 +46,7 @@ def test_what_failed_while_nobody_watched_is_tried_again_by_the_first_command_th
     assert _reopened(world) == 2
 
 
-def test_what_has_ended_and_is_settled_later_is_tried_again_once(world: World) -> None:
+def test_an_attempt_that_had_ended_and_is_settled_later_is_retried_once(world: World) -> None:
     """It says nothing of its end: its files have some time to appear."""
     world.orchestrator().step()
     for job in world.scheduler.live_jobs():
@@ -61,7 +61,7 @@ def test_what_has_ended_and_is_settled_later_is_tried_again_once(world: World) -
     assert asked.step().is_over
 
 
-def test_what_was_cancelled_just_before_is_tried_again_once_its_job_is_gone(world: World) -> None:
+def test_an_attempt_cancelled_just_before_is_retried_once_its_job_is_gone(world: World) -> None:
     orchestrator = world.begun()
     for job in world.scheduler.live_jobs():
         world.scheduler.say(job, "RUNNING")
@@ -85,7 +85,7 @@ def test_what_was_cancelled_just_before_is_tried_again_once_its_job_is_gone(worl
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
-def test_what_ends_after_it_was_asked_for_stays_as_it_ended(world: World, state: str) -> None:
+def test_an_attempt_that_ends_after_the_retry_command_keeps_its_outcome(world: World, state: str) -> None:
     world.orchestrator().step()
     for job in world.scheduler.live_jobs():
         world.scheduler.say(job, state)
@@ -97,7 +97,7 @@ def test_what_ends_after_it_was_asked_for_stays_as_it_ended(world: World, state:
     assert _reopened(world) == 0
 
 
-def test_a_scheduler_that_is_away_at_first_says_later_what_had_ended(world: World) -> None:
+def test_a_scheduler_that_is_away_at_first_reports_later_which_jobs_had_ended(world: World) -> None:
     world.orchestrator().step()
     _fail(world)
     world.scheduler.poll_error = SchedulerUnreachableError("away")

@@ -53,7 +53,7 @@ def test_a_result_that_appears_while_others_run_counts_at_the_end_of_the_run(wor
     assert exit_code(now) == 0
 
 
-def test_what_waited_behind_a_result_that_appears_at_the_end_goes_out(world: World) -> None:
+def test_cells_that_waited_for_a_result_are_submitted_when_it_appears_at_the_end(world: World) -> None:
     world.policy = Policy()
     orchestrator = world.begun()
     (canary,) = world.scheduler.live_jobs()
@@ -90,7 +90,7 @@ def test_a_result_that_appears_after_its_attempt_was_judged_is_taken_before_a_re
     assert len(world.events(Reserved)) == (1 if is_there else 2)
 
 
-def test_a_new_process_takes_what_appeared_since_a_cell_was_given_up(world: World) -> None:
+def test_a_new_process_takes_a_result_that_appeared_after_its_cell_was_given_up(world: World) -> None:
     orchestrator, job = world.one_job()
     key = world.scheduler.keys[job]
     world.scheduler.say(job, "COMPLETED", exit_code=0)

@@ -22,7 +22,7 @@ def test_a_job_that_ran_out_of_walltime_is_retried_with_twice_as_much(world: Wor
     assert [submission.walltime_min for submission in world.submitted()] == [30, 60]
 
 
-def test_a_walltime_that_the_partition_does_not_allow_is_not_asked_for(world: World) -> None:
+def test_no_walltime_above_the_partitions_limit_is_asked_for(world: World) -> None:
     world.scheduler.limits = Site(max_walltime_min=30)
     orchestrator, _ = world.one_job()
     world.end_all(orchestrator, "TIMEOUT")

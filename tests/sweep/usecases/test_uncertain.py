@@ -37,7 +37,7 @@ def test_a_submission_that_never_arrived_is_released_after_a_grace_and_submitted
     assert world.scheduler.keys[job].attempt == 2, "a reserved number is not used again"
 
 
-def test_what_cannot_be_looked_up_is_reported_once_and_not_at_every_look(world: World) -> None:
+def test_a_submission_that_cannot_be_looked_up_is_reported_once(world: World) -> None:
     world.scheduler.submit_error = SubmissionUncertainError("Socket timed out")
     orchestrator = world.begun(tiny_cell())
     world.scheduler.find_error = away()
@@ -60,7 +60,7 @@ def _uncertain(world: World, *, taken: bool) -> Orchestrator:
     return orchestrator
 
 
-def test_a_submission_whose_file_is_damaged_is_adopted_by_what_the_ledger_knows_of_it(world: World) -> None:
+def test_a_submission_with_a_damaged_file_is_adopted_from_the_ledger(world: World) -> None:
     orchestrator = _uncertain(world, taken=True)
     orchestrator.step()
     (submitted,) = world.events(Submitted)
@@ -76,7 +76,7 @@ def test_a_submission_whose_file_is_damaged_is_adopted_by_what_the_ledger_knows_
     assert len(world.scheduler.by_name) == 1
 
 
-def test_one_that_never_arrived_is_released_although_its_file_is_damaged(world: World) -> None:
+def test_a_submission_that_never_arrived_is_released_although_its_file_is_damaged(world: World) -> None:
     orchestrator = _uncertain(world, taken=False)
     world.look_on(orchestrator, times=10)
     assert len(world.events(Released)) == 1
@@ -84,7 +84,7 @@ def test_one_that_never_arrived_is_released_although_its_file_is_damaged(world: 
     assert [world.scheduler.keys[job].attempt for job in jobs] == [2, 2]
 
 
-def test_one_that_the_scheduler_has_forgotten_is_known_by_what_its_jobs_wrote_although_its_file_is_damaged(
+def test_a_forgotten_submission_with_a_damaged_file_is_known_by_what_its_jobs_wrote(
     world: World,
 ) -> None:
     orchestrator = _uncertain(world, taken=True)

@@ -53,7 +53,7 @@ def test_a_trainer_that_exits_zero_without_a_result_has_not_succeeded(world: Wor
     assert "exit code 0) without a result" in now.actions[0].reason
 
 
-def test_a_damaged_result_is_no_success_and_the_cell_says_what_is_wrong_with_it(world: World) -> None:
+def test_a_damaged_result_is_no_success_and_the_reason_names_the_damage(world: World) -> None:
     orchestrator, job = world.one_job()
     world.run_dir.result_problems[world.scheduler.keys[job]] = "result.json is not whole JSON"
     world.scheduler.say(job, "COMPLETED")
@@ -89,7 +89,9 @@ def test_a_scheduler_that_cannot_be_asked_decides_nothing(world: World) -> None:
     assert len([note for note in world.reporter.notes if "cannot be asked" in note]) == 1, "said once, not every time"
 
 
-def test_a_task_that_began_was_not_cancelled_while_it_waited_whatever_is_inferred_from_its_array(world: World) -> None:
+def test_a_task_that_began_does_not_count_as_cancelled_while_it_waited_whatever_is_inferred_from_its_array(
+    world: World,
+) -> None:
     orchestrator, job = world.one_job()
     world.scheduler.say(job, "CANCELLED", started_at=None, is_inferred=True)
     world.launched(job)
@@ -113,7 +115,7 @@ def _logged(state: str, ended_at: float = 1010.0) -> JobReport:
         ("CANCELLED", Outcome.CANCELLED),
     ],
 )
-def test_a_job_that_the_scheduler_has_forgotten_ended_as_it_wrote_into_the_jobs_log(
+def test_a_job_that_the_scheduler_has_forgotten_has_the_outcome_that_slurm_wrote_into_its_log(
     world: World, word: str, outcome: Outcome
 ) -> None:
     orchestrator, job = world.one_job()
@@ -129,7 +131,7 @@ def test_a_job_that_the_scheduler_has_forgotten_ended_as_it_wrote_into_the_jobs_
     assert ended.gpu_seconds == 10.0, "the launcher's start, the log's end"
 
 
-def test_a_job_that_failed_by_sigkill_ended_as_its_log_says(world: World) -> None:
+def test_a_job_that_failed_by_sigkill_has_the_outcome_in_its_log(world: World) -> None:
     orchestrator, job = world.one_job()
     world.launched(job)
     world.scheduler.logs[job] = _logged("OUT_OF_MEMORY")
@@ -140,7 +142,7 @@ def test_a_job_that_failed_by_sigkill_ended_as_its_log_says(world: World) -> Non
     assert world.events(Ended)[0].gpu_seconds == 100.0, "the scheduler's own times come first"
 
 
-def test_what_the_log_says_of_an_earlier_run_and_of_a_job_that_completed_does_not_count(world: World) -> None:
+def test_log_lines_about_an_earlier_run_or_a_completed_job_do_not_count(world: World) -> None:
     orchestrator = world.begun()
     requeued, completed = world.scheduler.live_jobs()
     for job, state in ((requeued, "FAILED"), (completed, "COMPLETED")):

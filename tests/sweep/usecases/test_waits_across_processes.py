@@ -24,7 +24,7 @@ def _say(world: World, job: str, word: str) -> None:
 @pytest.mark.parametrize(
     ("word", "outcome"), [("COMPLETED", Outcome.TRAINER_ERROR), ("gone", Outcome.LOST)], ids=["ended", "gone"]
 )
-def test_processes_that_look_once_settle_an_end_together_and_not_early_whatever_their_clocks(
+def test_processes_that_observe_once_settle_an_end_together_and_not_early_whatever_their_clocks(
     world: World, word: str, outcome: Outcome
 ) -> None:
     _, job = world.one_job()
@@ -38,7 +38,7 @@ def test_processes_that_look_once_settle_an_end_together_and_not_early_whatever_
     assert world.outcomes() == [outcome]
 
 
-def test_an_end_long_ago_by_the_schedulers_clock_is_settled_by_the_first_look(world: World) -> None:
+def test_an_end_long_ago_by_the_schedulers_clock_is_settled_by_the_first_observation(world: World) -> None:
     _, job = world.one_job()
     world.scheduler.say(job, "COMPLETED")
     world.clock.sleep(CLUSTER.result_grace_s + MOST_SKEW_S)
@@ -47,7 +47,7 @@ def test_an_end_long_ago_by_the_schedulers_clock_is_settled_by_the_first_look(wo
 
 
 @pytest.mark.parametrize("word", GRACES)
-def test_a_job_that_was_there_again_meanwhile_is_waited_for_anew(world: World, word: str) -> None:
+def test_a_job_that_reappears_restarts_the_wait(world: World, word: str) -> None:
     _, job = world.one_job()
     for now in (word, "RUNNING", word):
         _say(world, job, now)
@@ -56,7 +56,7 @@ def test_a_job_that_was_there_again_meanwhile_is_waited_for_anew(world: World, w
     assert world.outcomes() == []
 
 
-def test_processes_that_look_once_give_a_submission_back_that_never_arrived(world: World) -> None:
+def test_processes_that_observe_once_release_a_submission_that_never_arrived(world: World) -> None:
     world.scheduler.submit_error = SubmissionUncertainError("Socket timed out on send/recv operation")
     world.begun(tiny_cell())
     world.scheduler.submit_error = None

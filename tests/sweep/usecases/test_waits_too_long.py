@@ -13,7 +13,7 @@ from sweep.usecases.orchestrate import Orchestrator
 from tests.sweep.usecases.world import CALM, CLUSTER, World
 
 
-def test_a_job_that_would_wait_for_ever_is_ended_with_the_reason(world: World) -> None:
+def test_a_job_that_would_wait_forever_is_ended_with_the_reason(world: World) -> None:
     orchestrator, job = world.one_job()
     world.scheduler.say(job, "PENDING", reason="PartitionTimeLimit")
     orchestrator.step()
@@ -83,7 +83,7 @@ def test_a_job_that_waits_longer_than_the_user_lets_it_is_ended_with_the_schedul
     assert "it waited for more than policy.pending_limit_h=2: QOSGrpNodeLimit" in action.reason
 
 
-def test_what_can_be_done_about_a_job_that_is_held_is_reported_once(world: World) -> None:
+def test_the_remedy_for_a_held_job_is_reported_once(world: World) -> None:
     orchestrator, job = world.one_job()
     world.scheduler.say(job, "PENDING", reason="(JobHeldUser)")
     for _ in range(3):

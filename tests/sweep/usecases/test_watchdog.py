@@ -57,7 +57,7 @@ def _hung(world: World) -> tuple[Orchestrator, str]:
     return orchestrator, job
 
 
-def test_a_stop_that_the_scheduler_does_not_hear_is_repeated_and_nothing_is_decided_before_the_job_is_gone(
+def test_a_stop_that_does_not_reach_the_scheduler_is_repeated_and_nothing_is_decided_before_the_job_is_gone(
     world: World,
 ) -> None:
     orchestrator, job = _hung(world)

@@ -17,7 +17,7 @@ from tests.sweep.cli.screen import Screen
 UNSEEN = Observation(reports={}, unrecorded=frozenset())
 
 
-def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None:
+def test_a_running_attempt_shows_its_start_its_nodes_and_its_step() -> None:
     screen = Screen()
     screen.look()
     world = screen.world
@@ -39,7 +39,7 @@ def test_an_attempt_that_runs_shows_since_when_where_and_how_far_it_is() -> None
     assert "3 of 6, 1,234 tokens/s" in text.getvalue()
 
 
-def test_an_attempt_that_waits_shows_for_what_and_one_that_ended_unrecorded_that_it_is_not_recorded() -> None:
+def test_a_waiting_attempt_shows_its_reason_and_an_unrecorded_end_is_called_unrecorded() -> None:
     screen = Screen()
     screen.look()
     world, history = screen.world, screen.orchestrator.history

@@ -43,7 +43,7 @@ def command(tmp_path: Path) -> list[str]:
     return [str(script)]
 
 
-def test_what_is_given_up_or_paused_is_reported_once_and_what_was_so_at_the_start_is_no_news(
+def test_cells_given_up_or_paused_are_reported_once_and_not_if_they_were_so_at_the_start(
     tmp_path: Path, command: list[str]
 ) -> None:
     made = notifier(tmp_path, *command)

@@ -40,7 +40,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["--config-dir", "conf", *words]
 
 
-def test_a_cancel_needs_the_run_directory_only(grid: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_cancel_needs_only_the_run_directory(grid: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cancel", "--where", "nodes > 1", RUN_DIR]) == 0
     assert "held back 1 repeat not in the queue" in capsys.readouterr().err
     assert main(["cancel", "--where", "nodes > 1", RUN_DIR]) == 0
@@ -79,7 +79,7 @@ def as_somebody_else(run_dir: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("verb", [["status"], ["cancel", "--all"], ["tables"]])
-def test_a_run_directory_of_somebody_else_is_one_clear_error(
+def test_a_run_directory_of_another_user_is_one_clear_error(
     grid: list[str], capsys: pytest.CaptureFixture[str], verb: list[str], tmp_path: Path
 ) -> None:
     words = [*verb, f"run_dir={tmp_path / 'run'}"]

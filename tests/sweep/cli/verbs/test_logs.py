@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "run", key.cell_id
 
 
-def test_what_the_job_printed_before_its_launcher_began_comes_first(
+def test_output_of_the_job_from_before_its_launcher_comes_first(
     run: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, cell = run
@@ -56,7 +56,7 @@ def test_an_attempt_that_printed_nothing_says_so(run: tuple[Path, str], capsys: 
     assert f"{cell}/1/1 has printed nothing" in printed.err
 
 
-def test_following_an_attempt_whose_end_nobody_records_ends_with_its_launcher(
+def test_following_an_unwatched_attempt_ends_with_its_launcher(
     run: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, cell = run

@@ -37,7 +37,7 @@ def test_a_cell_whose_tensors_alone_exceed_the_device_is_predicted_out_of_memory
     assert "3.0 GiB; small-gpu has 2 GiB" in verdict[1]
 
 
-def test_a_peak_that_a_stand_in_has_raised_keeps_a_cell_out_only_if_its_state_does() -> None:
+def test_a_peak_that_a_stand_in_raised_rules_out_a_cell_only_if_its_state_alone_does() -> None:
     found = replace(FINE, peak_memory_bytes=3 << 30, is_overstated=True, state_by_kind={"parameters": 1 << 30})
     assert verdict_of(found, GPU) is None
     verdict = verdict_of(replace(found, state_by_kind={"parameters": 1 << 30, "optimizer": 2 << 30}), GPU)
@@ -46,11 +46,11 @@ def test_a_peak_that_a_stand_in_has_raised_keeps_a_cell_out_only_if_its_state_do
     assert "parameters, gradients and optimiser state of rank 0 alone take 3.0 GiB" in verdict[1]
 
 
-def test_a_device_of_unknown_memory_keeps_nobody_out() -> None:
+def test_a_device_of_unknown_memory_rules_out_no_cell() -> None:
     assert verdict_of(replace(FINE, peak_memory_bytes=1 << 50), replace(GPU, memory_gib=None)) is None
 
 
-def test_a_cell_that_cannot_be_built_is_kept_out_with_the_problem() -> None:
+def test_a_cell_that_cannot_be_built_is_ruled_out_with_the_problem() -> None:
     problem = "RuntimeError: shapes do not fit"
     assert verdict_of(replace(FINE, problem=problem, peak_memory_bytes=None), GPU) == ("preflight_failed", problem)
 
@@ -77,7 +77,7 @@ def test_a_record_is_made_once_for_each_state_of_the_sources(tmp_path: Path) -> 
     assert count.read_text() == "xx"
 
 
-def test_a_problem_that_may_be_a_token_files_is_looked_for_again(tmp_path: Path) -> None:
+def test_a_problem_that_a_token_file_may_cause_is_examined_again(tmp_path: Path) -> None:
     count, failed = tmp_path / "count", replace(FINE, problem="trainer.data: too short")
     sources = _sources(tmp_path / "src", f"open({str(count)!r}, 'a').write('x')\nprint({failed.render()!r})\n")
     runner = PreflightRunner(tmp_path, *sources, os.environ)
@@ -103,7 +103,7 @@ def test_a_damaged_record_is_made_anew(tmp_path: Path) -> None:
     assert PreflightRunner(tmp_path, sources, digest, os.environ).run(FILE) == FINE
 
 
-def test_of_a_pipeline_the_first_and_the_last_stage_are_examined() -> None:
+def test_the_first_and_the_last_stage_of_a_pipeline_are_examined() -> None:
     layout = Parallelism(pp=2, dp_shard=2, schedule=Schedule.ONE_F_ONE_B)
     assert ranks_to_examine(tiny_cell(nodes=4, parallelism=layout)) == (0, 3)
     assert ranks_to_examine(tiny_cell(nodes=4)) == (0,)

@@ -7,7 +7,7 @@ from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.plan import Action, ActionKind
 
 
-def test_cells_with_one_reason_share_a_line_and_what_is_measured_has_none() -> None:
+def test_cells_with_one_reason_share_a_line_and_measured_cells_have_none() -> None:
     def action(number: int, kind: ActionKind, reason: str, repeat: int = 1) -> Action:
         return Action(kind=kind, cell_id=f"c{number}", repeat=repeat, attempt=1, reason=reason)
 
@@ -19,7 +19,7 @@ def test_cells_with_one_reason_share_a_line_and_what_is_measured_has_none() -> N
     assert hole_lines(actions) == ["given up: c1: TIMEOUT", "paused: c2, c3, c4, c5 and 2 more: c1 first"]
 
 
-def test_what_was_given_up_or_cancelled_is_listed_with_how_to_try_again() -> None:
+def test_cells_given_up_or_cancelled_are_listed_with_how_to_try_again() -> None:
     actions = [
         Action(kind=kind, cell_id="c", repeat=1, attempt=1, reason="why", outcome=outcome)
         for kind, outcome in (

@@ -34,7 +34,7 @@ def a_run(tmp_path: Path, **content: object) -> Path:
     return run.path
 
 
-def test_what_is_spent_reserved_and_left_of_the_budget_is_shown(
+def test_status_shows_what_is_spent_reserved_and_left_of_the_budget(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = a_run(tmp_path, policy=Policy(budget_gpu_hours=10.0))
@@ -90,14 +90,14 @@ def test_the_policy_of_the_last_run_says_what_is_retried_and_which_node_is_bad(
     ]
 
 
-def test_without_a_budget_there_is_no_word_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_budget_status_mentions_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run(tmp_path)
     assert main(["status", f"run_dir={run}"]) == 0
     printed = capsys.readouterr()
     assert "budget of" not in printed.out + printed.err
 
 
-def test_what_the_last_run_left_untried_is_shown_so_only_while_no_run_is_at_it(
+def test_cells_that_the_last_run_left_untried_are_shown_as_such_only_while_no_run_is_active(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunDir(tmp_path / "run")
@@ -121,7 +121,7 @@ def test_a_cell_is_named_by_what_it_is(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"cell {cell} (tiny, 2 nodes x 1, dp_shard=2, seq 128)" in capsys.readouterr().out
 
 
-def test_a_run_directory_is_named_as_it_was_to_run_and_shown_as_it_is(
+def test_status_names_the_run_directory_as_given_and_shows_its_real_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = a_run(tmp_path / "of [me]")
@@ -130,7 +130,7 @@ def test_a_run_directory_is_named_as_it_was_to_run_and_shown_as_it_is(
         assert f"{run}: 3 repeats" in capsys.readouterr().out
 
 
-def test_next_to_no_gpu_hours_are_not_shown_as_none() -> None:
+def test_very_few_gpu_hours_are_not_shown_as_zero() -> None:
     assert [hours_text(value) for value in (None, 0.0, 0.0048, 0.1, 1024.0)] == [
         "0.00",
         "0.00",

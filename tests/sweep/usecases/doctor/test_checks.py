@@ -37,6 +37,6 @@ def test_a_check_that_raises_is_not_checked_and_the_others_go_on() -> None:
     assert "ZeroDivisionError" in found[0].fact
 
 
-def test_only_a_problem_fails() -> None:
+def test_only_a_problem_gives_exit_code_1() -> None:
     assert exit_code([ok("a", ""), warning("b", "", ""), not_checked("c", "")]) == 0
     assert exit_code([ok("a", ""), problem("b", "", "")]) == 1

@@ -25,7 +25,7 @@ def statuses(findings: list[Finding]) -> dict[str, CheckStatus]:
     return {finding.name: finding.status for finding in findings if finding.status is not CheckStatus.OK}
 
 
-def test_good_nodes_have_no_finding_but_ok() -> None:
+def test_good_nodes_have_only_findings_that_are_ok() -> None:
     assert statuses(judged()) == {}
 
 
