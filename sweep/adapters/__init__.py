@@ -1,1 +1,1 @@
-"""Implementations of the ports: Slurm, local processes, simulator, run directories and the ledger file."""
+"""Implementations of the ports: Slurm, local processes, and the files of a run directory."""

@@ -1,4 +1,4 @@
-"""Which adapters a configuration stands for, and one session put together from them."""
+"""Chooses the adapters for a configuration and puts a session together from them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Runs on every node of a job: starts the ranks, passes signals on, leaves nothing behind."""
+"""Runs on every node of a job: starts the ranks, passes signals on, and leaves no process behind."""

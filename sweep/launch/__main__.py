@@ -1,4 +1,4 @@
-"""``python -m sweep.launch --submission FILE``; which task and which node, SLURM_* variables say, or the options."""
+"""``python -m sweep.launch --submission FILE``; options or SLURM_* variables give the task and the node."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXIT_NOT_OURS = 4
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments; what is not given, Slurm's variables say."""
+    """The arguments; SLURM_* variables stand for those that are not given."""
     made = argparse.ArgumentParser(prog="sweep.launch", description=__doc__, allow_abbrev=False)
     made.add_argument("--submission", type=Path, required=True, metavar="FILE", help="the submission's file")
     made.add_argument("--index", type=int, help="array index: which task of the submission")
@@ -44,7 +44,7 @@ def node_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Node:
     """This node's place in its job.
 
     Raises:
-        ValueError: If the submission is damaged, or it has no such place.
+        ValueError: If the submission is damaged, or has no such task or node.
         OSError: If the submission's file cannot be read.
     """
     options = {
@@ -78,7 +78,9 @@ def _slurm_job_id(environ: Mapping[str, str]) -> str | None:
 
 
 def others_claim(node: Node) -> Claim | None:
-    """Who else has the submission; None where it is this job's, which claims it now unless a part of it has before.
+    """The claim of another job on the submission; None where it is this job's.
+
+    The first process of the job makes the claim.
 
     Raises:
         ValueError: If the claim is damaged.
@@ -96,9 +98,9 @@ def _not_ours(node: Node, held: Claim) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one node's part; gives the exit code of what it started, 128 + signal where that was stopped or killed.
+    """Run one node's part; returns the exit code of its command, or 128 + signal if a signal stopped or killed it.
 
-    What another job has claimed is left alone (:data:`EXIT_NOT_OURS`).
+    A submission that another job has claimed is left alone (:data:`EXIT_NOT_OURS`).
     """
     arguments = parser().parse_args(argv)
     environ = dict(os.environ)

@@ -1,7 +1,7 @@
-"""torchrun in this process, with how its ranks ended kept in a file: ``python -m sweep.launch.agent FILE OPTIONS...``.
+"""Runs torchrun in this process and writes how its ranks ended: ``python -m sweep.launch.agent FILE OPTIONS...``.
 
-torchrun prints the exit code of a rank that a signal ended, and leaves it nowhere else. It is run by name: nothing of
-this package needs torch to be imported.
+torchrun prints the exit code of a rank that a signal ended, but writes it to no file. This module is run by name, so
+that no other module of the package imports torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sweep.launch.exits import RankExit, render
 
 
 def main() -> None:
-    """Run torchrun with the options that follow the file's name; it ends this process as it would its own."""
+    """Run torchrun with the options that follow the file's name; torchrun ends this process."""
     file = Path(sys.argv.pop(1))
     try:
         runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Claiming a submission: one file that is made once, by the job that begins it or by who gives it back."""
+"""Claims a submission: a file made exactly once, by the job that begins it or by the process that withdraws it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TRIES, _PAUSE_S = 10, 0.2
 
 
 def take(path: Path, claim: Claim) -> Claim:
-    """Claim a submission unless somebody has; gives the claim that holds, this one or the one that was there.
+    """Claim a submission unless it is claimed; returns the claim that holds, this one or an earlier one.
 
-    Written beside and linked into place: whole from its first moment, and for exactly one of several takers, on NFS
-    too, where an exclusive create may not be.
+    The file is written beside its place and then linked there. So it is whole from the first moment, and exactly one of
+    several processes succeeds, on NFS too, where an exclusive create may not be exclusive.
 
     Raises:
         OSError: If it can be neither written nor read.
-        RecordError: If the claim that is there is damaged.
+        RecordError: If the earlier claim is damaged.
     """
     for _ in range(_TRIES):
         held = read(path)

@@ -1,8 +1,8 @@
-"""Ranks that a signal ended, and so could say nothing: which, by what, and what kind of error that is.
+"""Reports ranks that a signal ended before they could write an error file: which, by which signal, and the error class.
 
-On a GPU an abort is not always the rank's own fault: what watches NCCL throws a lost peer's or the device's error where
-nobody can catch it, and prints it. So the last words of a rank that aborted are read here, beside it; the orchestrator
-needs no log.
+On a GPU an abort is not always the rank's own fault: NCCL's watchdog thread prints the error of a lost peer or of the
+device and throws it where nobody can catch it. So the launcher reads the last lines of an aborted rank on its node;
+the orchestrator needs no log.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class RankExits(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """The error that a launcher reports for ranks that could not.
+    """The error that a launcher reports for ranks that could not report it themselves.
 
     Attributes:
         error_class: Its kind.
-        message: Which ranks, which signal, and what that means.
-        time: Unix time of the first of them; None where only the launcher saw it.
+        message: The ranks, the signal, and its meaning.
+        time: Unix time of the first of them; None where only the launcher saw the end.
     """
 
     error_class: ErrorClass
@@ -104,7 +104,7 @@ class Witness:
 
 
 def last_messages(log_dir: Path, exits: Iterable[RankExit]) -> dict[int, Sequence[str]]:
-    """The last lines that aborted ranks wrote to standard error, out of torchrun's copies."""
+    """The last lines that aborted ranks wrote to standard error, from torchrun's copies."""
     return {each.rank: _tail(log_dir, each.local_rank) for each in exits if each.exit_code == -signal.SIGABRT}
 
 
@@ -126,12 +126,12 @@ def explain(
 
     Args:
         exits: Ranks of the node that failed.
-        has_spoken: Whether a rank left an error file.
-        counts_kills: Whether the kernel counts kills for want of memory; it has counted none meanwhile.
-        witness: What else is known of an abort; None where ranks are on CPUs, and it is the code's own.
+        has_spoken: True if a rank left an error file.
+        counts_kills: True if the kernel counts kills for lack of memory, and counted none during the run.
+        witness: Further evidence about an abort; None where ranks are on CPUs: there an abort is the code's own fault.
 
     Returns:
-        A crash before a kill, which may have followed from it; None where no signal ended a silent rank.
+        The report; None where no signal ended a silent rank. A crash comes before a kill, which it may have caused.
     """
     first = min((each.time for each in exits), default=0.0)
     silent = [each for each in exits if each.time - first <= _ENDED_BY_AGENT_S and not has_spoken(each.rank)]
@@ -152,7 +152,7 @@ def explain(
 
 
 def explain_agent(exit_code: int, program: str, *, counts_kills: bool) -> Explanation | None:
-    """Reports where a signal ended the process that the launcher started: the ranks' agent, or an entry without one."""
+    """The report on a launched process that a signal ended: the ranks' agent, or an entry without one."""
     if exit_code >= 0 or -exit_code not in {*_CRASHES, signal.SIGKILL}:
         return None
     number = signal.Signals(-exit_code)
@@ -161,7 +161,7 @@ def explain_agent(exit_code: int, program: str, *, counts_kills: bool) -> Explan
 
 
 def _meaning_of_abort(ended: Sequence[RankExit], witness: Witness) -> tuple[ErrorClass, str]:
-    """A cause that a rank printed, before one that none did, before a peer that was lost."""
+    """The order of reports: a cause that a rank printed, then an unexplained abort, then a lost peer."""
     found = [classify_lines(witness.last_messages.get(each.rank, ())) for each in ended]
     causes = [each for each in found if each is not None and each[0] is not ErrorClass.COMMUNICATION]
     if causes:

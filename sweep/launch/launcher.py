@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def open_cache(environ: Mapping[str, str]) -> str:
-    """Make the compilers' cache folders; gives why one must not be used, empty where all are this user's alone."""
+    """Make the compilers' cache folders; returns why one must not be used, empty where none may be another user's."""
     for name in CACHES:
         path = Path(environ[name])
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,12 +55,12 @@ class Launcher:
     """Runs one node's part of an attempt and keeps its records.
 
     Args:
-        node: Which part.
+        node: This node's place in the job.
         environ: The environment.
     """
 
     def __init__(self, node: Node, environ: Mapping[str, str]) -> None:
-        """Make the folder of this run of the job, and send everything that is printed to the node's log there."""
+        """Make the folder of this run of the job and redirect everything printed to the node's log in it."""
         self._node = node
         run_dir = Path(node.submission.run_dir)
         self._cell_file = run_dir / node.attempt / CELL_FILE
@@ -79,7 +79,7 @@ class Launcher:
         _log_to(self._folder / node_log(node.node_rank))
 
     def run(self, supervisor: Supervisor) -> int:
-        """Check, start, wait; gives the exit code of this process."""
+        """Check, start and wait; returns the exit code of this process."""
         refusal = self._refusal()
         if refusal is not None:
             self._report(*refusal)
@@ -105,7 +105,7 @@ class Launcher:
         return _exit_code(code, supervisor.stopped_by)
 
     def _refusal(self) -> tuple[ErrorClass, str] | None:
-        """Why nothing may be started."""
+        """The reason why nothing may start; empty where it may."""
         if self._node.submission.launch.runner is not Runner.TORCHRUN:
             return None
         if importlib.util.find_spec("torch") is None:
@@ -139,7 +139,7 @@ class Launcher:
     def _explain(
         self, code: int, exits: list[RankExit], spoken: Mapping[int, Sequence[str]], *, counts_kills: bool
     ) -> None:
-        """Report what ranks could not: those that a signal ended, or that fell with their agent."""
+        """Report ranks that could not report themselves: a signal ended them or their agent."""
         witness = None
         if self._node.submission.device_type == "cuda":
             witness = Witness(last_messages=spoken, peers_lost_at=self._peers_lost_at())

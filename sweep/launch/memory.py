@@ -1,4 +1,4 @@
-"""Reads the kernel's count of processes that it killed for want of memory."""
+"""Reads the kernel's count of processes that it killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Processes of this process's cgroup that the out-of-memory killer has ended so far; None where nothing says.
+    """Processes of this cgroup that the out-of-memory killer has ended so far; None where the kernel gives no count.
 
-    Counted are all kills, those for a limit of a cgroup above (a job's, a container's) and of the whole machine too.
+    The count includes kills for a limit of an enclosing cgroup (a job's, a container's) and of the whole machine.
 
     Args:
-        root: Below which /proc and /sys lie.
+        root: The folder with /proc and /sys.
     """
     for path in _counters(root):
         with contextlib.suppress(OSError):
@@ -26,7 +26,7 @@ def oom_kills(root: Path = Path("/")) -> int | None:
 
 
 def _counters(root: Path) -> list[Path]:
-    """Files that may hold the count, the surest first: of cgroup v1's memory controller, or of v2."""
+    """Files that may hold the count, the most reliable first: of cgroup v1's memory controller, or of v2."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
 """Describes a compute node to ``doctor``: ``python -m sweep.launch.probe --out DIR`` writes ``probe-<node>.json``.
 
-Started as the trainer would be, once on each node, through the launcher and its environment; standard library only.
+The launcher starts it as it would the trainer, once on each node. It imports the standard library only.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def report_name(node_rank: int) -> str:
 
 
 def examine(folder: Path, *, import_timeout_s: float = 100.0) -> dict[str, Any]:
-    """Facts about this machine and this process; what cannot be found out is None or missing.
+    """Facts about this machine and this process; an unknown one is None or missing.
 
     Args:
-        folder: Where files of a run lie.
+        folder: A folder for files of a run.
         import_timeout_s: Seconds that importing torch may take.
     """
     return {
@@ -74,8 +74,8 @@ def examine(folder: Path, *, import_timeout_s: float = 100.0) -> dict[str, Any]:
 def file_system_problem(folder: Path) -> str:
     """The problem of a folder as a run directory; empty where there is none.
 
-    Records are published by an atomic rename, and the lease of a run directory is a hard link that fails where there
-    is one already.
+    A run directory needs an atomic rename, which publishes records, and a hard link that fails where its name exists,
+    which makes the lease.
     """
     draft, target = (folder / f".probe-{uuid.uuid4().hex}" for _ in range(2))
     try:
@@ -98,9 +98,9 @@ def file_system_problem(folder: Path) -> str:
 
 
 def ahead_of_files_s(folder: Path) -> float | None:
-    """Seconds by which this machine's clock is ahead of the stamps that new files get; None where none can be made.
+    """Seconds by which this machine's clock is ahead of the time stamps of new files; None where no file can be made.
 
-    A shared file system's server stamps them, so that two machines can compare their clocks over it.
+    The server of a shared file system makes the stamps, so two machines can compare their clocks with it.
     """
     try:
         before, stamp, after = time.time(), server_time(folder), time.time()
@@ -131,7 +131,7 @@ def _memory_available() -> int | None:
 
 
 def _limit(which: int) -> int | None:
-    """A limit of this process; None: unlimited."""
+    """A resource limit of this process; None: unlimited."""
     soft = resource.getrlimit(which)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -139,7 +139,7 @@ def _limit(which: int) -> int | None:
 def meet(node: Node, *, timeout_s: float) -> dict[str, Any]:
     """Node 0 listens where rendezvous would; the others look its name up, connect, and compare clocks.
 
-    Gives ``port_free`` on node 0, and on the others ``resolved``, ``connected`` and ``clock_offset_s`` (this node's
+    Returns ``port_free`` on node 0, and on the others ``resolved``, ``connected`` and ``clock_offset_s`` (this node's
     clock less node 0's).
     """
     return _host(node, timeout_s) if node.node_rank == 0 else _visit(node, timeout_s)

@@ -1,4 +1,4 @@
-"""Running one command as the last word on its whole family: passed-on signals, a deadline, no survivors."""
+"""Runs one command with all its descendants: passes signals on, keeps a deadline, and leaves no process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Supervisor:
-    """Runs one command and ends it, with all that descends from it, once this process is asked to stop.
+    """Runs one command; once this process is asked to stop, ends it and all its descendants.
 
     Args:
-        grace_s: Seconds between asking and killing.
+        grace_s: Seconds between the request to stop and the kill.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -42,7 +42,7 @@ class Supervisor:
             signal.signal(number, self._stop)
 
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> int:
-        """Start the command, wait for its end, kill what it left.
+        """Start the command, wait for its end, and kill the processes that it left.
 
         Returns:
             Its exit code, negative: the signal that ended it. 128 + signal where it was stopped before it began.
@@ -75,15 +75,15 @@ class Supervisor:
 def _become_subreaper() -> None:
     """Become the parent of every orphan among the descendants.
 
-    torchrun puts ranks into sessions of their own, so no group holds them all; a variable in their environment can be
-    overwritten by the process itself. As their subreaper this process finds them all by parentage, and reaps them.
+    torchrun puts ranks into sessions of their own, so no process group holds them all, and a process can overwrite a
+    variable in its environment. As their subreaper this process finds all of them by parentage, and reaps them.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _descendants(root: int) -> list[int]:
-    """Living processes that descend from one, by /proc; none where there is no /proc."""
+    """Living descendants of a process, by /proc; none where there is no /proc."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

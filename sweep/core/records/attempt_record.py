@@ -1,4 +1,4 @@
-"""Records of one attempt, each with the attempt's key: ``cell.json``, the order, and ``attempt.json``, the report."""
+"""Records of one attempt, each with the attempt's key: ``cell.json`` says what to run, ``attempt.json`` how it went."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AttemptRecord(Record):
-    """Base of the files that name their attempt by ``cell_id``, ``repeat`` and ``attempt``."""
+    """Base of the records that name their attempt by ``cell_id``, ``repeat`` and ``attempt``."""
 
     __slots__ = ()
     key: AttemptKey
@@ -35,10 +35,10 @@ class AttemptRecord(Record):
 
         Args:
             text: The file.
-            expected: The attempt that it must be of; None: whichever it says.
+            expected: The attempt that the file must name; None: any.
 
         Raises:
-            RecordError: If it is damaged, contradicts itself, or is of another attempt.
+            RecordError: If the file is damaged, contradicts itself, or names another attempt.
         """
         record = super().parse(text)
         if expected is not None and record.key != expected:
@@ -53,11 +53,11 @@ class AttemptRecord(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellFile(AttemptRecord):
-    """The order for one attempt (``cell.json``): everything that the trainer needs to know.
+    """What one attempt is to run (``cell.json``): everything that the trainer needs to know.
 
     Attributes:
-        key: Which attempt this is.
-        sources_hash: Hash of the sources that it must run; empty when the trainer is run by hand.
+        key: The attempt.
+        sources_hash: Hash of the sources that the attempt must run; empty where the trainer is started by hand.
         run_name: Grid and cluster, for people.
         cell: The cell.
         device: Profile of the device kind that the cell names.
@@ -73,10 +73,10 @@ class CellFile(AttemptRecord):
     device: Device
 
     def check(self) -> None:
-        """Refuse a cell that is not the one the attempt is of.
+        """Refuse a cell whose id is not the attempt's.
 
         Raises:
-            RecordError: If its id is another.
+            RecordError: If the ids differ.
         """
         if cell_id(self.cell) != self.key.cell_id:
             found = cell_id(self.cell)
@@ -88,19 +88,19 @@ class AttemptFile(AttemptRecord):
     """The report of node 0's launcher (``attempt.json``), written at its start and again at its end.
 
     Attributes:
-        key: Which attempt.
+        key: The attempt.
         job_id: The scheduler's id of the job.
-        restart: How often the same job id had run before.
+        restart: Number of earlier runs of the same job id.
         hosts: The job's nodes, by node rank.
         pid: The launcher's process id on its node.
         started_at: Unix time of its start.
         ended_at: Unix time of its end; None while it runs.
         exit_code: Exit code of torchrun on node 0 (negative: the signal that ended it); None while it runs.
-        stopped_by: Name of the signal that asked it to stop; empty where none did.
-        command: What it started.
+        stopped_by: Name of the signal that asked the launcher to stop; empty where none did.
+        command: The command that it started.
         environment: Environment variables that matter, secrets redacted.
-        sources_hash: Hash of the sources as it found them.
-        provenance: Commit, whether the tree was dirty, package versions at submission.
+        sources_hash: Hash of the sources that the launcher found.
+        provenance: At submission: the commit, if the tree was dirty, and package versions.
     """
 
     KIND = "attempt"

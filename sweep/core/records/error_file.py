@@ -15,7 +15,7 @@ def render_error(error: RankError, *, exception: str = "", traceback: str = "") 
 
 
 def parse_error(text: str) -> RankError:
-    """Read an error file back.
+    """Read an error file.
 
     Raises:
         RecordError: If it is damaged.

@@ -4,11 +4,11 @@ A run directory::
 
     sweep.json                                          the grid's points, rejections, series and devices
     ledger.jsonl                                        what was reserved, submitted and how it ended
-    lease.json                                          who may write just now
-    scheduler-away.json                                 since when the scheduler has not been reached; only then there
+    lease.json                                          the process that may write now
+    scheduler-away.json                                 since when the scheduler cannot be reached; absent while it can
     sources/<hash>/{sweep,trainer,analysis}/            the code that queued jobs run
     submissions/<name>.json                             what one submission runs, by array index
-    submissions/<name>.claim                            who has it: the one job that runs it, or nobody any more
+    submissions/<name>.claim                            the one job that runs the submission, or that it was withdrawn
     submissions/logs/                                   what a job printed before it knew its attempt
     cells/<cell_id>/repeat-01/attempt-01/               one try at a repeat
         cell.json                                       what to run
@@ -19,10 +19,10 @@ A run directory::
         error-rank-0.json error-node-0.json             only after an error
         flight-rank-0                                   torch's flight recorder, only after communication failed
         result.json                                     renamed last: it is complete
-        restart-1/                                      the same, of the same job id run again
+        restart-1/                                      the same files of the next run of the same job id
     local/                                              processes of local jobs (the local cluster only)
     provenance/                                         uncommitted diffs, by their hash
-    requests/                                           cancels that the process which holds the run has to take up
+    requests/                                           cancels for the process that holds the lease
     tables/ figures/
 """
 
@@ -65,7 +65,7 @@ def attempt_dir(key: AttemptKey) -> PurePosixPath:
 
 
 def attempt_path(key: AttemptKey) -> str:
-    """The same folder as text, which is made faster."""
+    """The same folder as text; making a text is faster than making a path."""
     return f"{CELLS_DIR}/{key.cell_id}/repeat-{key.repeat:02d}/attempt-{key.attempt:02d}"
 
 
@@ -75,12 +75,12 @@ def restart_dir(attempt: PurePosixPath, restart: int) -> PurePosixPath:
 
 
 def restarts_in(names: Iterable[str]) -> list[int]:
-    """Runs of an attempt's job by the names in the attempt's folder, in their order; 0, the first, is always there."""
+    """Restarts of an attempt, in order, from the names in its folder; 0, the first run, is always among them."""
     return [0, *sorted(int(match[1]) for name in names if (match := _RESTART.fullmatch(name)))]
 
 
 def node_log(node_rank: int) -> str:
-    """File into which everything goes that the processes of one node print."""
+    """File with everything that the processes of one node print."""
     return f"node-{node_rank}.log"
 
 

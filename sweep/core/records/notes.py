@@ -1,4 +1,4 @@
-"""Notes between commands on one run directory: cells to cancel, and since when the scheduler is away."""
+"""Notes between commands on one run directory: cells to cancel, and a scheduler that cannot be reached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sweep.core.records.layout import AWAY_FILE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CancelRequest(Record):
-    """Cells that the process which holds the run is to cancel (``requests/cancel-*.json``)."""
+    """Cells to cancel, for the process that holds the lease (``requests/cancel-*.json``)."""
 
     KIND = "cancel_request"
     FILE = "a cancel request"
@@ -21,7 +21,7 @@ class CancelRequest(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SchedulerAway(Record):
-    """The scheduler has not been reached since then (Unix time), and its words; the file is there only then."""
+    """Since when the scheduler cannot be reached (Unix time), and its message; the file is absent while it can."""
 
     KIND = "scheduler-away"
     FILE = AWAY_FILE

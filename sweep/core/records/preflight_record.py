@@ -43,8 +43,8 @@ class Traffic:
         group: Mesh dimensions that the group spans, outermost first: ``dp_shard``, ``dp_shard x cp``, ``world``.
         ranks: Ranks of the group.
         nodes: Nodes that it touches.
-        count: How many there are.
-        bytes: Bytes of all of them; of each its larger side (a gather's output, a scatter's input).
+        count: Number of them.
+        bytes: Bytes of all of them together; each counts with its larger side (a gather's output, a scatter's input).
     """
 
     op: str
@@ -60,18 +60,18 @@ class Preflight(Record):
     """One rank of a cell, run on fake tensors (``python -m trainer --preflight``).
 
     Attributes:
-        cell_id: Which cell; empty where its file could not be read.
-        rank: Which rank of it.
+        cell_id: The cell; empty where its file could not be read.
+        rank: The rank that was examined.
         world_size: Ranks in all.
-        problem: Why the cell cannot run; empty where it can, and then everything below is known.
+        problem: Why the cell cannot run; empty where it can. Only then is everything below known.
         peak_memory_bytes: Largest sum of all tensors that are alive at once in a step; None after a problem.
-        peak_by_kind: What it consists of, by :data:`MEMORY_KINDS`.
+        peak_by_kind: The parts of the peak, by :data:`MEMORY_KINDS`.
         state_by_kind: All of the rank's parameters, gradients and optimiser state.
         collectives: Those of one step, the largest first.
-        stages: This rank's pipeline stages in words; empty without a pipeline.
-        notes: What was left out or stood in for.
-        is_overstated: Whether something stood in that holds more than the real thing, so that the peak may be too high.
-        time_s: Seconds that it took.
+        stages: This rank's pipeline stages, for people; empty without a pipeline.
+        notes: Parts that were left out or replaced by a stand-in.
+        is_overstated: True if a stand-in holds more memory than what it replaces, so that the peak may be too high.
+        time_s: Seconds that the preflight took.
     """
 
     KIND = "preflight"
@@ -92,7 +92,7 @@ class Preflight(Record):
 
     @property
     def least_memory_bytes(self) -> int | None:
-        """Bytes that the rank's tensors take at least; None where nothing is known."""
+        """A lower bound on the bytes of the rank's tensors; None where nothing is known."""
         if self.is_overstated and self.peak_memory_bytes is not None:
             # All of it is alive while the optimiser works.
             return sum(self.state_by_kind.values())
@@ -101,8 +101,8 @@ class Preflight(Record):
     def shortage(self, device: Device) -> str:
         """Why the rank cannot fit on the device: its certain need and the device's memory; empty where it may fit.
 
-        The CUDA context, communicators and fragmentation come on top, and a peak that a stand-in has raised proves
-        nothing, so only what the tensors take at least counts.
+        The lower bound is compared: the CUDA context, communicators and fragmentation need more, and a peak that a
+        stand-in raised proves nothing.
         """
         if self.least_memory_bytes is None or device.memory_gib is None:
             return ""

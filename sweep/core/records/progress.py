@@ -13,7 +13,7 @@ from sweep.core.records.layout import PROGRESS_FILE, STEPS_FILE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress(Record):
-    """The step a running trainer is at; the file is replaced every second or so."""
+    """The current step of a running trainer; the file is replaced about once a second."""
 
     KIND = "progress"
     FILE = PROGRESS_FILE
@@ -37,7 +37,7 @@ class Step:
         tokens: Tokens over all ranks.
         loss: Mean cross-entropy a token over the global batch, before the update.
         grad_norm: Global norm of the gradient before clipping; None where it was not computed.
-        is_warmup: Whether metrics leave it out.
+        is_warmup: True if it lies before the measured window.
     """
 
     step: int
@@ -48,7 +48,7 @@ class Step:
     is_warmup: bool
 
     def render(self) -> str:
-        """One JSON line; a loss that is not finite becomes null, which JSON can say."""
+        """One JSON line; a loss that is not finite becomes null, since JSON has no word for it."""
         data = plain(self)
         for name in ("loss", "grad_norm"):
             if data[name] is not None and not math.isfinite(data[name]):
@@ -57,7 +57,7 @@ class Step:
 
     @classmethod
     def parse(cls, line: str) -> Step:
-        """Read one line back.
+        """Read one line.
 
         Raises:
             RecordError: If the line is damaged.

@@ -27,10 +27,10 @@ class Result(AttemptRecord):
     """The measurement of a trainer (``result.json``, renamed last): raw quantities, nothing derived.
 
     Attributes:
-        key: Whose result it is.
-        restart: Which run of the job id wrote it.
+        key: The attempt.
+        restart: The run of the job id that wrote it.
         started_at: Unix time at which rank 0 began.
-        ended_at: Unix time at which it wrote this.
+        ended_at: Unix time at which rank 0 wrote this file.
         world_size: Ranks that took part.
         hosts: Host name of each node, by node rank.
         device_type: ``cuda`` or ``cpu``.
@@ -42,15 +42,15 @@ class Result(AttemptRecord):
         window_tokens: Tokens of the window over all ranks.
         window_time_s: Seconds of the window from edge to edge; the maximum over ranks.
         window_energy_j: Joules of all GPUs in the window; None where no counter could be read.
-        power_source: Which counter; empty where none.
+        power_source: The counter that was read; empty where none was.
         peak_memory_bytes: Largest device memory allocated in any rank (on a CPU: resident set); None where unknown.
         peak_reserved_bytes: The allocator's reserve at its largest; None on a CPU.
-        throttled: Whether any device said that it slowed down in the window; None where unknown.
-        throttle_reasons: Its words.
-        oversubscribed: More ranks on a node than it has devices (on a CPU: cores).
+        throttled: True if a device reported in the window that it slowed down; None where unknown.
+        throttle_reasons: The reasons that devices reported.
+        oversubscribed: True if a node had more ranks than devices (on a CPU: than cores).
         final_loss: Loss of the last step.
         fingerprint: Hash of ``fingerprint_fields``.
-        fingerprint_fields: What changes a number without being in the cell: versions, driver, device, sources.
+        fingerprint_fields: What changes a number without being part of the cell: versions, driver, device, sources.
         versions: Versions of packages and libraries.
         environment: Environment variables that matter, secrets redacted.
         extra: Anything further a trainer records (profiles, memory by kind); read by name, never required.
@@ -90,7 +90,7 @@ class Result(AttemptRecord):
     source: str = "measured"
 
     def check_against(self, cell: Cell) -> None:
-        """Refuse a result of another experiment than the cell asks for.
+        """Refuse a result of another experiment than the cell's.
 
         Raises:
             RecordError: If ranks, tokens or parameters are not the cell's.
@@ -130,14 +130,14 @@ class Result(AttemptRecord):
 def results_by_precedence(
     key: AttemptKey, cell: Cell, files: Mapping[int, str | OSError]
 ) -> tuple[dict[int, Result], dict[int, RecordError | OSError]]:
-    """The valid results of an attempt by restart, the one that counts first, and why the others are none.
+    """The valid results of an attempt by restart, the one that counts first, and the problems of the others.
 
-    That of the latest restart counts: the job ran again although a result was there, so it did not end well before.
+    The result of the latest restart counts: a job that ran again after a result had not ended well before.
 
     Args:
         key: The attempt.
-        cell: What it ran.
-        files: Its result files by restart: the text, or why it cannot be read.
+        cell: The cell that it ran.
+        files: Its result files by restart: each a text, or the reason why the file cannot be read.
     """
     results: dict[int, Result] = {}
     problems: dict[int, RecordError | OSError] = {}

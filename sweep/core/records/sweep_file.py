@@ -1,4 +1,4 @@
-"""``sweep.json``: what a run directory is for and every point and rejection that was ever asked of it."""
+"""``sweep.json``: the sweep of a run directory, with every point and rejection of all its commands."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class SweepFile(Record):
         grid: Name of the grid.
         cluster: Name of the cluster.
         scale: ``laptop`` or ``paper``.
-        batch_kind: What the grid holds fixed.
+        batch_kind: The batch rule: what stays fixed as GPUs are added.
         repeats: Independent runs asked of each cell.
-        series: How the table is read.
+        series: How cells are compared in tables.
         flop_convention: How FLOPs are counted in it.
         devices: Profiles by name, with their peaks.
         cells: Every cell by id.
@@ -47,9 +47,9 @@ class SweepFile(Record):
         rejections: Every combination that is not, with its rule and reason.
         predictions: Predicted seconds a step by cell id, where there are predictions.
         policy: The policy of the command that ran last.
-        scheduler: Who ran its jobs (``slurm``, ``local``); None in files of earlier versions.
-        accounting: Whether that scheduler's accounting may be asked.
-        own_name: What the cluster calls itself (Slurm's ClusterName); None where it does not, or was not asked.
+        scheduler: The scheduler of its jobs (``slurm``, ``local``); None in files of earlier versions.
+        accounting: True if that scheduler's accounting may be asked.
+        own_name: The cluster's own name (Slurm's ClusterName); None where it has none or was not asked.
     """
 
     KIND = "sweep"
@@ -74,7 +74,7 @@ class SweepFile(Record):
 
     @property
     def blame_name(self) -> str:
-        """The cluster's name for the book of blame: its own, since configurations call many `slurm`."""
+        """The cluster's name for the record of blame: its own, since many configurations are called `slurm`."""
         return self.own_name or self.cluster
 
     def render(self) -> str:
@@ -91,10 +91,10 @@ class SweepFile(Record):
 
     @classmethod
     def upgraded(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """The object of the file; earlier versions had the budget where the policy is now, and fewer outcomes.
+        """The object of the file. Earlier versions had a budget in place of the policy, and fewer outcomes.
 
         Raises:
-            RecordError: If the series leaves out how it is read: a default would draw another figure.
+            RecordError: If the series does not say how cells are compared: a default could draw another figure.
         """
         series = data.get("series")
         lacking = [item.name for item in fields(SeriesSpec) if isinstance(series, dict) and item.name not in series]
@@ -147,7 +147,7 @@ class PinError(ValueError):
 
 
 def extended(old: SweepFile, new: SweepFile) -> SweepFile:
-    """The old content with the new points, rejections and cells added; what is read from it is the new one's.
+    """The old content with the new points, rejections and cells added; settings are those of the new one.
 
     Raises:
         PinError: If the two are not of the same grid, cluster and batch rule.
@@ -176,7 +176,7 @@ def extended(old: SweepFile, new: SweepFile) -> SweepFile:
 
 
 class _Held:
-    """Points and rejections by their axis values; what is added later counts."""
+    """Points and rejections by their axis values; a later one replaces an earlier one."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
