@@ -53,7 +53,7 @@ class AttemptRecord(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CellFile(AttemptRecord):
-    """What one attempt is to run (``cell.json``): everything that the trainer needs to know.
+    """The order for one attempt (``cell.json``): everything that the trainer must know to run it.
 
     Attributes:
         key: The attempt.
