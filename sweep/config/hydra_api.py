@@ -19,6 +19,8 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
+from sweep.config.library import refuse_expansions
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
@@ -79,11 +81,13 @@ def compose_files(primary: str, overrides: Sequence[str], *, shipped: Path, own:
         own: The user's folder, searched first.
 
     Raises:
+        ConfigError: If interpolations stand for too many values.
         Exception: Of yaml, omegaconf, hydra and the file system, each its own.
     """
     with _hydra(shipped, own):
         composed = hydra_compose(primary, list(overrides))
         written = OmegaConf.to_container(composed)
+        refuse_expansions(written)
         return written, OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
 
 

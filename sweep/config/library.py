@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ GROUPS = ("grid", "cluster", "trainer", "policy", "model", "hardware")
 PRIMARY = "config"
 MAX_FILE_BYTES = 1_000_000
 MAX_VALUES = 100_000
+"""The most values for which the aliases of a file, or the interpolations of a text, may stand."""
+# `${a.b}` from the root, `${.a}` beside the text, `${..a}` one mapping above. `${oc.env:A}` is one value.
+_REFERENCE = re.compile(r"\$\{(\.*)([\w.]+)\}")
+_Path = tuple[str, ...]
 _ARTICLE = {"hardware": "device"}
 
 
@@ -106,7 +111,11 @@ class Library:
         path = self.path(group, name)
         try:
             loaded = OmegaConf.load(path)
-            written, content = OmegaConf.to_container(loaded), OmegaConf.to_container(loaded, resolve=True)
+            written = OmegaConf.to_container(loaded)
+            refuse_expansions(written, path)
+            content = OmegaConf.to_container(loaded, resolve=True)
+        except ConfigError:
+            raise
         except Exception as error:  # yaml, omegaconf and the file system each raise their own
             raise unreadable(error, path) from error
         refuse_secrets(written, content, self.secrets, path)
@@ -144,6 +153,55 @@ def _values_in(node: yaml.Node | None, known: dict[int, int]) -> int:
         below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         known[id(node)] = 1 + (sum(_values_in(part, known) for part in below) if isinstance(below, list) else 0)
     return known.get(id(node), 0)
+
+
+def refuse_expansions(written: object, place: object = "") -> None:
+    """Refuse a configuration in which a text stands for too many others.
+
+    Args:
+        written: The configuration before its interpolations are resolved.
+        place: The file that it comes from, for the message.
+
+    Raises:
+        ConfigError: Naming the key and the limit.
+    """
+    texts, below = dict[_Path, str](), dict[_Path, list[_Path]]()
+    _collect(written, (), texts, below)
+    known: dict[_Path, int] = {}
+    for path in texts:
+        try:
+            total = _values_named(path, texts, below, known)
+        except RecursionError:
+            total = MAX_VALUES + 1
+        if total > MAX_VALUES:
+            where = f"{place}: " if place else ""
+            raise ConfigError(
+                f"{where}{'.'.join(path)} stands for more than {MAX_VALUES:,} values once its interpolations "
+                "(${...}) are written out. Use fewer interpolations of interpolations."
+            )
+
+
+def _collect(value: Any, path: _Path, texts: dict[_Path, str], below: dict[_Path, list[_Path]]) -> None:
+    """Collect every text with an interpolation, and the parts of every mapping and list."""
+    if isinstance(value, str) and "${" in value:
+        texts[path] = value
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        below.setdefault(path, []).append((*path, str(name)))
+        _collect(part, (*path, str(name)), texts, below)
+
+
+def _values_named(
+    path: _Path, texts: dict[_Path, str], below: dict[_Path, list[_Path]], known: dict[_Path, int]
+) -> int:
+    """Values that a node stands for; a node that names itself is refused where it is resolved."""
+    if path not in known:
+        known[path] = 0
+        named = list(below.get(path, ()))
+        for dots, name in _REFERENCE.findall(texts.get(path, "")):
+            named.append((*(path[: -len(dots)] if dots else ()), *name.split(".")))
+        known[path] = 1 + sum(_values_named(other, texts, below, known) for other in named)
+    return known[path]
 
 
 def unreadable(error: BaseException, path: Path | None = None) -> ConfigError:

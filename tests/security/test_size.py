@@ -21,7 +21,7 @@ BILLION = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
 def refused(*words: str, config_dir: Path | None = None) -> str:
     began = time.process_time()
     with pytest.raises(ConfigError) as caught:
-        load(["cluster=local", *words], config_dir=config_dir)
+        load(["cluster=local", *words] if config_dir is None else words, config_dir=config_dir)
     assert time.process_time() - began < 10
     return str(caught.value)
 
@@ -63,11 +63,24 @@ def test_a_range_is_refused_and_not_listed(text: str) -> None:
 def test_aliases_of_aliases_are_counted_and_not_written_out(tmp_path: Path) -> None:
     (tmp_path / "grid").mkdir()
     (tmp_path / "grid" / "bomb.yaml").write_text(BILLION)
-    text = refused("+grid=bomb", config_dir=tmp_path)
+    text = refused("+grid=bomb", "cluster=local", config_dir=tmp_path)
     assert "values once its aliases (*NAME) are written out; at most 100,000 are read" in text
+
+
+@pytest.mark.parametrize("doubled", ["${.E%d}${.E%d}", "${cluster.launch.environment.E%d}" * 2])
+def test_interpolations_of_interpolations_are_counted_and_not_written_out(tmp_path: Path, doubled: str) -> None:
+    (tmp_path / "cluster").mkdir()
+    lines = [f"    E{n}: {doubled % (n - 1, n - 1)}" for n in range(1, 40)]
+    text = "\n".join(["launch:", "  environment:", "    E0: x", *lines])
+    (tmp_path / "cluster" / "bomb.yaml").write_text(text + "\n")
+    assert "stands for more than 100,000 values once its interpolations (${...})" in refused(
+        "+grid=weak_scaling", "cluster=bomb", config_dir=tmp_path
+    )
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "grid").mkdir()
     (tmp_path / "grid" / "large.yaml").write_text("#" * 1_000_001)
-    assert "has 1,000,001 bytes; at most 1,000,000 are read" in refused("+grid=large", config_dir=tmp_path)
+    assert "has 1,000,001 bytes; at most 1,000,000 are read" in refused(
+        "+grid=large", "cluster=local", config_dir=tmp_path
+    )

@@ -17,7 +17,7 @@ with contextlib.redirect_stdout(io.StringIO()):
 print(json.dumps({name: getattr(module, "__file__", None) for name, module in sys.modules.items()}))
 """
 MOST_MODULES = 82
-MOST_LINES = 8450
+MOST_LINES = 8550
 """Of our own modules. Python compiles about a hundred lines in a millisecond where their bytecode is not cached."""
 
 
