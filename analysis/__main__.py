@@ -14,7 +14,7 @@ from pathlib import Path
 
 if __name__ == "__main__" and sys.argv[1:2] == ["trace"]:
     # Before the imports below: traces are reduced where the trainer ran, which may lack the extra 'analysis'.
-    from analysis.trace.command import main as reduce_traces
+    from analysis.trace.__main__ import main as reduce_traces
 
     sys.exit(reduce_traces(sys.argv[2:]))
 
@@ -23,7 +23,7 @@ try:
     from analysis.figures.figure import write_figures
     from analysis.load import LoadError, load
     from analysis.table import build
-    from sweep.core.encoding.visible import visible
+    from sweep.core.encoding.message import visible
     from sweep.files import PRIVATE_UMASK, umask_for
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in ("analysis", "sweep", ""):

@@ -12,8 +12,7 @@ import numpy as np
 from sweep.core.attempts.attempt import AttemptKey, RankError
 from sweep.core.encoding.record import RecordError
 from sweep.core.records import layout
-from sweep.core.records.attempt_record import AttemptFile
-from sweep.core.records.error_file import parse_error
+from sweep.core.records.attempt_record import AttemptFile, parse_error
 from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result, results_by_precedence
 from sweep.files import read_lines, read_text

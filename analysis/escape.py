@@ -5,7 +5,7 @@ from __future__ import annotations
 import html as _html
 import re
 
-from sweep.core.encoding.visible import visible
+from sweep.core.encoding.message import visible
 
 _LATEX = {
     "\\": r"\textbackslash{}",

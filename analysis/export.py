@@ -9,8 +9,7 @@ import pandas as pd
 from analysis.bootstrap import CONFIDENCE, MIN_STEPS, N_DRAWS
 from analysis.columns import COLUMNS, readable_columns, significant, text_of
 from analysis.escape import markdown, one_line
-from sweep.core.encoding.message import counted
-from sweep.core.encoding.visible import visible
+from sweep.core.encoding.message import counted, visible
 from sweep.core.grids.series import Envelope, SeriesKind
 from sweep.core.records.layout import TABLES_DIR
 from sweep.files import make_folder, write_atomically

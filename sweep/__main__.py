@@ -23,7 +23,7 @@ if __name__ == "__main__":
     except Exception:  # a defect; its message may quote a record or a log
         import traceback
 
-        from sweep.core.encoding.visible import visible
+        from sweep.core.encoding.message import visible
 
         print(visible(traceback.format_exc()), end="", file=sys.stderr)
         sys.exit(1)

@@ -17,9 +17,9 @@ import numpy as np
 
 from analysis.trace.gpu import step_at
 from analysis.trace.reading.collect import CLASSES
+from analysis.trace.reading.columns import is_inside
 from analysis.trace.reading.intervals import EMPTY, intersect, length_ns, merge, subtract, union
 from analysis.trace.reading.names import Collective, WorkClass, collective_of
-from analysis.trace.reading.scopes import is_inside
 from analysis.trace.record import Totals
 from analysis.trace.work import COMM, ProfiledStep, Work
 

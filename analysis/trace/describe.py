@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from analysis.trace.groups import Dimension, Group, Groups, dimension_named, dimension_of
 from analysis.trace.reading.collect import OWN_PREFIX
+from analysis.trace.reading.columns import OpenCalls
 from analysis.trace.reading.events import EventArguments
 from analysis.trace.reading.names import Collective, collective_of
-from analysis.trace.reading.scopes import OpenCalls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.trace.reading.collect import CLASSES
+from analysis.trace.reading.columns import is_inside
 from analysis.trace.reading.intervals import intersect, length_ns, merge, subtract, union
 from analysis.trace.reading.names import Kind, WorkClass, class_of, kind_of
-from analysis.trace.reading.scopes import is_inside
 from analysis.trace.record import Totals
 from analysis.trace.work import COMM, COMPUTE, ProfiledStep, Work
 

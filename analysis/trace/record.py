@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from analysis.trace.groups import Dimension, Group
 from analysis.trace.reading.names import Collective
 from sweep.core.encoding.record import Record, RecordError
+from sweep.files import write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Scope(StrEnum):
@@ -218,3 +224,21 @@ class NodeProfile(Record):
                 raise RecordError(f"a profile is damaged: the columns of {rank.file} have different lengths")
             if any(index is not None and not 0 <= index < len(rank.groups) for index in rank.kernels.group):
                 raise RecordError(f"a profile is damaged: {rank.file} names a group that it does not hold")
+
+
+_UNSAFE = re.compile(r"[^\w.-]")
+
+
+def profile_path(folder: Path, node: str) -> Path:
+    """Where the profile of a node's ranks belongs; signs that a file's name should not have become ``_``."""
+    return folder / f"profile-{_UNSAFE.sub('_', node)}.json"
+
+
+def write_profile(path: Path, profile: NodeProfile) -> None:
+    """Put a node's profile in its place, whole.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, profile.render())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.nearest import nearest
+from sweep.core.encoding.message import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,24 +91,14 @@ def parse(argv: Sequence[str]) -> Arguments | None:
     names, overrides = _split(_parser(verb), rest, verb)
     cells = tuple(word for word in overrides if verb in ("logs", "cancel", "status") and _is_cell(word))
     overrides = [word for word in overrides if word not in cells]
-    wrong = [word for word in overrides if not _is_override(word)]
+    wrong = [word for word in overrides if "=" not in word and not word.startswith("~")]
     if wrong:
         raise UsageError(_not_an_override(wrong[0], verb, is_verb_given=argv[0] in VERBS))
     return Arguments(
         verb=verb,
         overrides=tuple(overrides),
-        config_dir=names.config_dir,
-        as_json=getattr(names, "json", False),
         cells=cells,
-        all_cells=getattr(names, "all", False),
-        follow=getattr(names, "follow", False),
-        raw=getattr(names, "raw", False),
-        attempt=getattr(names, "attempt", None),
-        repeat=getattr(names, "repeat", 1),
-        where=getattr(names, "where", None),
-        nodes=getattr(names, "nodes", False),
-        with_job=not getattr(names, "no_job", False),
-        timeout_s=getattr(names, "timeout", 120.0),
+        **vars(names),
     )
 
 
@@ -116,15 +106,15 @@ def _parser(verb: str) -> _Parser:
     parser = _Parser(prog=f"python -m sweep {verb}", add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", type=Path)
     if verb in ("plan", "status", "doctor", "cancel"):
-        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--json", action="store_true", dest="as_json")
     if verb == "cancel":
-        parser.add_argument("--all", action="store_true")
+        parser.add_argument("--all", action="store_true", dest="all_cells")
         parser.add_argument("--where")
     if verb == "status":
         parser.add_argument("--nodes", action="store_true")
     if verb == "doctor":
-        parser.add_argument("--no-job", action="store_true")
-        parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS")
+        parser.add_argument("--no-job", action="store_false", dest="with_job")
+        parser.add_argument("--timeout", type=float, default=120.0, dest="timeout_s", metavar="SECONDS")
     if verb == "logs":
         parser.add_argument("--follow", "-f", action="store_true")
         parser.add_argument("--raw", action="store_true")
@@ -150,10 +140,6 @@ def _split(parser: _Parser, words: list[str], verb: str) -> tuple[argparse.Names
 
 def _is_cell(word: str) -> bool:
     return "=" not in word and len(word) >= 4 and all(letter in "0123456789abcdef" for letter in word)
-
-
-def _is_override(word: str) -> bool:
-    return "=" in word or word.startswith("~")
 
 
 def _not_an_override(word: str, verb: str, *, is_verb_given: bool) -> str:

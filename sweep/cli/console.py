@@ -9,7 +9,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
-from sweep.core.encoding.visible import visible
+from sweep.core.encoding.message import visible
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sweep.cli import args as arguments
 from sweep.cli.common import BAD_USAGE, INTERRUPTED, OK, CommandError
 from sweep.cli.console import print_error
-from sweep.core.encoding.visible import visible
+from sweep.core.encoding.message import visible
 from sweep.files import PRIVATE_UMASK
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 
 
 def _help(argv: Sequence[str]) -> int:
-    from sweep.config import grids
+    from sweep.config import available
 
     config_dir = None
     if "--config-dir" in argv[:-1]:
         config_dir = Path(argv[argv.index("--config-dir") + 1])
-    print(visible(arguments.help_text(grids(config_dir))))
+    print(visible(arguments.help_text(available("grid", config_dir))))
     return OK

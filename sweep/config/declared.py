@@ -12,7 +12,7 @@ from sweep.core.cells.axis import AUTO
 from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.parallelism import DEGREES
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.nearest import did_you_mean
+from sweep.core.encoding.message import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from sweep.config.errors import ConfigError, listed
 from sweep.core.cells.axes import ALL_AXES
 from sweep.core.cells.model_shape import FlopConvention
-from sweep.core.encoding.nearest import did_you_mean, nearest
+from sweep.core.encoding.codec import has_no_default
+from sweep.core.encoding.message import did_you_mean, nearest
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import ClusterSpec
 
@@ -43,15 +44,6 @@ class RootKeys:
 ROOT_KEYS = tuple(item.name for item in dataclasses.fields(RootKeys))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Keys:
-    """Keys by what may follow them."""
-
-    leaves: tuple[str, ...]
-    branches: tuple[str, ...]
-    free: tuple[str, ...]
-
-
 def field_types(cls: type) -> dict[str, Any]:
     """Field names of a dataclass with their types, None options taken off."""
     hints = typing.get_type_hints(cls, localns={"Mapping": Mapping})
@@ -65,22 +57,12 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _keys_of(cls: type, prefix: str) -> _Keys:
-    leaves: list[str] = []
-    branches: list[str] = []
-    free: list[str] = []
+def _keys_of(cls: type, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Every key below the prefix with its type; a dataclass comes before its own fields."""
     for name, hint in field_types(cls).items():
-        key = f"{prefix}.{name}"
+        yield f"{prefix}.{name}", hint
         if dataclasses.is_dataclass(hint):
-            below = _keys_of(typing.cast("type", hint), key)
-            branches.extend((key, *below.branches))
-            leaves.extend(below.leaves)
-            free.extend(below.free)
-        else:
-            leaves.append(key)
-            if typing.get_origin(hint) is Mapping:
-                free.append(key)
-    return _Keys(tuple(leaves), tuple(branches), tuple(free))
+            yield from _keys_of(typing.cast("type", hint), f"{prefix}.{name}")
 
 
 def check_key(key: str) -> None:
@@ -89,12 +71,12 @@ def check_key(key: str) -> None:
     Raises:
         ConfigError: Naming the nearest keys.
     """
-    cluster = _keys_of(ClusterSpec, "cluster")
-    settable = {name for name in cluster.leaves if name != "cluster.name"}
+    cluster = dict(_keys_of(ClusterSpec, "cluster"))
+    branches = {name for name, hint in cluster.items() if dataclasses.is_dataclass(hint)}
     series = (f"series.{name}" for name in SERIES)
-    known = {*ALL_AXES, *ROOT_KEYS, *series, *settable, *policy_keys(), BUDGET}
-    free = (*cluster.free, *_FREE)
-    if key in known or key in cluster.branches or any(key.startswith(f"{name}.") for name in free):
+    known = {*ALL_AXES, *ROOT_KEYS, *series, *(cluster.keys() - branches - {"cluster.name"}), *policy_keys(), BUDGET}
+    free = (*(name for name, hint in cluster.items() if typing.get_origin(hint) is Mapping), *_FREE)
+    if key in known or key in branches or any(key.startswith(f"{name}.") for name in free):
         return
     if key.startswith("grid."):
         raise ConfigError(
@@ -153,7 +135,7 @@ def fit(cls: type, data: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
     hints = field_types(cls)
     check_fields(data, hints, where)
-    missing = [item.name for item in dataclasses.fields(cls) if _is_required(item) and item.name not in data]
+    missing = [item.name for item in dataclasses.fields(cls) if has_no_default(item) and item.name not in data]
     if missing:
         raise ConfigError(f"{where} does not say its {', '.join(missing)}. Add `{missing[0]}: ...`.")
     fitted: dict[str, Any] = {}
@@ -166,7 +148,3 @@ def fit(cls: type, data: Mapping[str, Any], where: str) -> dict[str, Any]:
         else:
             fitted[name] = value
     return fitted
-
-
-def _is_required(item: dataclasses.Field[Any]) -> bool:
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING

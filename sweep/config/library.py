@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from sweep.config.errors import ConfigError, listed
 from sweep.config.secrets import refuse_secrets
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.nearest import did_you_mean
+from sweep.core.encoding.message import did_you_mean
 from sweep.core.jobs.secrets import SecretFinder
 
 if TYPE_CHECKING:
@@ -226,8 +226,3 @@ def available(group: str, config_dir: Path | None = None) -> dict[str, str]:
     """
     library = Library.at(config_dir)
     return {name: str(library.read(group, name).get("description", "")) for name in library.names(group)}
-
-
-def grids(config_dir: Path | None = None) -> dict[str, str]:
-    """Names of the grids, each with its description."""
-    return available("grid", config_dir)

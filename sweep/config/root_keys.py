@@ -10,7 +10,7 @@ from sweep.config.errors import ConfigError, explained, listed
 from sweep.config.keys import RootKeys, fit
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.encoding.codec import convert_value
-from sweep.core.encoding.nearest import did_you_mean
+from sweep.core.encoding.message import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.encoding.hostlist import expand_hostlist
-from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.node_command import Node
-from sweep.core.jobs.submission import Submission
+from sweep.core.jobs.submission import Claim, Submission, claim_file
 from sweep.files import read_text
 from sweep.launch.check import EXIT_REFUSED
 from sweep.launch.claim import take

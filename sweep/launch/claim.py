@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from sweep.core.jobs.claim import Claim
+from sweep.core.jobs.submission import Claim
 from sweep.files import create_atomically, read_text
 
 if TYPE_CHECKING:

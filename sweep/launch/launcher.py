@@ -20,8 +20,7 @@ from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import relevant
 from sweep.core.jobs.node_command import CACHES, EXITS_FILE
-from sweep.core.records.attempt_record import AttemptFile
-from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.attempt_record import AttemptFile, parse_error, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_error, node_log, rank_error
 from sweep.core.settings.spec import Runner
 from sweep.files import make_folder, open_to_append, read_text, write_atomically

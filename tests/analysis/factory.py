@@ -15,8 +15,7 @@ from sweep.core.cells.device import Device
 from sweep.core.cells.model_shape import FlopConvention, ModelShape
 from sweep.core.grids.grid import Grid, expand
 from sweep.core.grids.series import SeriesKind, SeriesSpec
-from sweep.core.records.attempt_record import AttemptFile
-from sweep.core.records.error_file import render_error
+from sweep.core.records.attempt_record import AttemptFile, render_error
 from sweep.core.records.layout import (
     LEDGER_FILE,
     PROGRESS_FILE,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from analysis.load import LoadError, load
 from sweep.adapters.files.run_directory import RunDir as OrchestratorsRunDir
 from sweep.core.attempts.attempt import ErrorClass, Outcome, RankError
-from sweep.core.records.attempt_record import CellFile
-from sweep.core.records.error_file import render_error
+from sweep.core.records.attempt_record import CellFile, render_error
 from sweep.core.records.layout import CELL_FILE, RESULT_FILE, STEPS_FILE, attempt_dir, rank_error, restart_dir
 from tests.analysis.factory import STARTED, RunDir, make_result, row_of, submission_name, table_of
 

@@ -25,10 +25,8 @@ from analysis.__main__ import main
 from sweep.adapters.local.jobs import JobFiles
 from sweep.core.attempts.ledger import parse_event, render_event
 from sweep.core.encoding.record import RecordError
-from sweep.core.jobs.claim import Claim
-from sweep.core.jobs.submission import Submission
-from sweep.core.records.attempt_record import AttemptFile, CellFile
-from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.jobs.submission import Claim, Submission
+from sweep.core.records.attempt_record import AttemptFile, CellFile, parse_error, render_error
 from sweep.core.records.preflight_record import Preflight
 from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result

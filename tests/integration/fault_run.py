@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweep.adapters.files.run_directory import RunDir
-from sweep.adapters.slurm.job_ids import parse_row_id
+from sweep.adapters.slurm.fields import parse_row_id
 from sweep.cli.common import read_history
 from sweep.core.decisions.admission import gpu_hours_committed
 from sweep.core.decisions.plan import UNDER_WAY, ActionKind

@@ -10,7 +10,7 @@ import pytest
 
 from analysis import __main__ as command
 from analysis.anonymous import Anonymiser, secrets_of
-from analysis.trace.command import main as reduce_traces
+from analysis.trace.__main__ import main as reduce_traces
 from tests.analysis.factory import RunDir
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from sweep.adapters.local.jobs import JobFiles, State, new_job
 from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.core.attempts.ledger import Reserved, parse_event, render_event
 from sweep.core.encoding.record import RecordError
-from sweep.core.jobs.claim import Claim
-from sweep.core.jobs.submission import Submission
+from sweep.core.jobs.submission import Claim, Submission
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.spec import LaunchSpec

@@ -14,7 +14,7 @@ import pytest
 from analysis import escape
 from analysis.__main__ import main as analyse
 from sweep.cli.main import main
-from sweep.core.encoding.visible import visible, visible_line
+from sweep.core.encoding.message import visible, visible_line
 from tests.security.hostile import PAYLOAD, bad_characters, hostile_run
 
 RUNS = [("ends", False), ("ends", True), ("paused", False), ("slurm_ends", False)]

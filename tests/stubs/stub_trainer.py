@@ -16,8 +16,7 @@ import time
 from pathlib import Path
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
-from sweep.core.records.attempt_record import CellFile
-from sweep.core.records.error_file import render_error
+from sweep.core.records.attempt_record import CellFile, render_error
 from sweep.core.records.layout import PROGRESS_FILE, RESULT_FILE, STEPS_FILE, rank_error
 from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result

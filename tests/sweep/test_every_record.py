@@ -25,10 +25,8 @@ from sweep.core.encoding.codec import read
 from sweep.core.encoding.names import LATEST_TIME, RelativePath, TimeRange
 from sweep.core.encoding.plain import plain, type_hints
 from sweep.core.encoding.record import Record, RecordError
-from sweep.core.jobs.claim import Claim
-from sweep.core.jobs.submission import Submission
-from sweep.core.records.attempt_record import AttemptFile, CellFile
-from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.jobs.submission import Claim, Submission
+from sweep.core.records.attempt_record import AttemptFile, CellFile, parse_error, render_error
 from sweep.core.records.notes import CancelRequest, SchedulerAway
 from sweep.core.records.preflight_record import Preflight, Traffic
 from sweep.core.records.progress import Progress, Step

@@ -11,7 +11,7 @@ from sweep.core.attempts.attempt import ErrorClass
 from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.device import Device
 from sweep.core.cells.parallelism import Parallelism, Schedule
-from sweep.core.records.error_file import parse_error
+from sweep.core.records.attempt_record import parse_error
 from sweep.core.records.layout import ERROR_GLOB
 from tests.trainer.cells import CPU, cell, write_cell
 from tests.trainer.models import WIDE

@@ -16,7 +16,7 @@ from sweep.core.attempts.verdict import Evidence, judge
 from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.device import Device
 from sweep.core.cells.parallelism import Parallelism, Schedule
-from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.attempt_record import parse_error, render_error
 from sweep.core.records.layout import ERROR_GLOB, PROGRESS_FILE, RESULT_FILE, STEPS_FILE, rank_error
 from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result

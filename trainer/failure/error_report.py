@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.attempts.error_text import classify_text
 from sweep.core.encoding.record import RecordError
-from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.attempt_record import parse_error, render_error
 from sweep.core.records.layout import rank_error
 from sweep.files import read_text, write_atomically
 from trainer.failure.process_exit import EXIT_FAILED, leave

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sweep.adapters.files.run_reader import RunDirError, RunReader
 from sweep.core.encoding.record import RecordError
-from sweep.core.jobs.claim import Claim, claim_file
-from sweep.core.jobs.submission import Submission, submission_file
-from sweep.core.records.attempt_record import CellFile
-from sweep.core.records.error_file import parse_error
+from sweep.core.jobs.submission import Claim, Submission, claim_file, submission_file
+from sweep.core.records.attempt_record import CellFile, parse_error
 from sweep.core.records.layout import (
     AWAY_FILE,
     CELL_FILE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from sweep.adapters.slurm.job_ids import parse_row_id
+from sweep.adapters.slurm.fields import parse_row_id
 
 MEMORY_FORMAT = "JobID,ExitCode,MaxRSS,ReqMem,NNodes"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)([nc]?)")

@@ -7,7 +7,7 @@ import re
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from sweep.adapters.slurm.job_ids import array_of, is_script_in, is_script_of, parse_row_id, split_script
+from sweep.adapters.slurm.fields import array_of, is_script_in, is_script_of, parse_row_id, split_script
 from sweep.core.attempts.attempt import Phase, slurm_state
 from sweep.core.encoding.frozen import dataclass
 

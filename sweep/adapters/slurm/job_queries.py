@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm.commands import argument_chunks
+from sweep.adapters.slurm.fields import array_of, arrays_in
 from sweep.adapters.slurm.host_memory import MEMORY_FORMAT, killed_over_memory
-from sweep.adapters.slurm.job_ids import array_of, arrays_in
 from sweep.adapters.slurm.job_ownership import OWNER_FORMAT, read_owners
 from sweep.adapters.slurm.queue_text import RUNS_FORMAT, SACCT_FORMAT, SQUEUE_FORMAT, read_runs, read_sacct, read_squeue
 from sweep.ports import SchedulerError

@@ -6,8 +6,16 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from sweep.adapters.slurm.fields import UNKNOWN, parse_exit_code, parse_nodes, parse_time
-from sweep.adapters.slurm.job_ids import array_of, is_script_of, parse_row_id, split_script
+from sweep.adapters.slurm.fields import (
+    UNKNOWN,
+    array_of,
+    is_script_of,
+    parse_exit_code,
+    parse_nodes,
+    parse_row_id,
+    parse_time,
+    split_script,
+)
 from sweep.core.attempts.attempt import ABSENT, JobReport, JobRun, Phase, slurm_state
 from sweep.core.encoding.frozen import dataclass
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm.commands import CommandTimeoutError, SlurmCommands, argument_chunks
-from sweep.adapters.slurm.job_ids import array_of, task_ids
+from sweep.adapters.slurm.fields import array_of, task_ids
 from sweep.adapters.slurm.job_log import reported_end
 from sweep.adapters.slurm.job_ownership import who_cancelled
 from sweep.adapters.slurm.job_queries import NO_SUCH_JOB, JobQueries

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from submitit.core.utils import FailedSubmissionError
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
-from sweep.adapters.slurm.job_ids import script_name
+from sweep.adapters.slurm.fields import script_name
 from sweep.adapters.slurm.refusal import error_of
 from sweep.adapters.slurm.script import launch_command, sbatch_parameters
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from sweep.cli.console import PlainConsole
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
-from sweep.core.encoding.message import counted
-from sweep.core.encoding.visible import visible_line
+from sweep.core.encoding.message import counted, visible_line
 from sweep.core.grids.series import varied_axes
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from sweep.cli.display.cells_table import describe, progress_text
 from sweep.cli.display.summary import totals_line
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.plan import ActionKind
-from sweep.core.encoding.message import hours_text
-from sweep.core.encoding.visible import visible
+from sweep.core.encoding.message import hours_text, visible
 from sweep.usecases.status import gpu_hours_spent, statuses
 
 if TYPE_CHECKING:

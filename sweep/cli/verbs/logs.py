@@ -11,7 +11,7 @@ from sweep.adapters.files.lease import current_holder
 from sweep.cli.common import OK, CommandError, cells_named, find_run_dir, read_history, sweep_file_of
 from sweep.cli.console import print_error
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.encoding.visible import visible
+from sweep.core.encoding.message import visible
 from sweep.core.records.layout import LEDGER_FILE, LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
 from sweep.files import open_regular
 

@@ -12,7 +12,7 @@ from sweep.core.cells.cell import Cell
 from sweep.core.cells.parallelism import LAYOUT
 from sweep.core.cells.trainer_settings import SETTINGS_AXES
 from sweep.core.encoding.codec import convert_value
-from sweep.core.encoding.nearest import did_you_mean
+from sweep.core.encoding.message import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -81,7 +81,7 @@ def _converters(cls: Any, is_strict: bool) -> dict[str, _Convert]:
 def _fields_reader(cls: Any, is_strict: bool) -> _Convert:
     """Reads a mapping of plain values into the dataclass; made once for each class."""
     converters = _converters(cls, is_strict)
-    required = [item.name for item in dataclasses.fields(cls) if _has_no_default(item)]
+    required = [item.name for item in dataclasses.fields(cls) if has_no_default(item)]
 
     def read_fields(data: Any) -> Any:
         if type(data) is not dict and not isinstance(data, Mapping):
@@ -105,7 +105,8 @@ def _fields_reader(cls: Any, is_strict: bool) -> _Convert:
     return read_fields
 
 
-def _has_no_default(item: dataclasses.Field[Any]) -> bool:
+def has_no_default(item: dataclasses.Field[Any]) -> bool:
+    """True if a value must be given."""
     return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 from typing import Any
 
-from sweep.core.encoding.nearest import did_you_mean
+from sweep.core.encoding.message import did_you_mean
 
 _Values = Mapping[str, object]
 _Answer = Callable[[_Values], Any]

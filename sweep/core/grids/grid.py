@@ -16,7 +16,7 @@ from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.parallelism import DEGREES
 from sweep.core.cells.rules import Violation
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.nearest import did_you_mean
+from sweep.core.encoding.message import did_you_mean
 from sweep.core.grids.combination import Resolver
 
 if TYPE_CHECKING:

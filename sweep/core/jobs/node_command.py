@@ -8,8 +8,8 @@ import re
 from typing import TYPE_CHECKING
 
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.jobs.claim import shared_id
 from sweep.core.jobs.environment import scrubbed
+from sweep.core.jobs.submission import shared_id
 from sweep.core.records.layout import attempt_dir, restart_dir
 from sweep.core.settings.spec import Runner
 

@@ -1,4 +1,4 @@
-"""A submission: attempts with identical resources that go to the scheduler in one call, and the file jobs read."""
+"""A submission, the attempts that go to the scheduler in one call, and the claim that says which job runs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.names import NodeName, SubmissionName, UnixTime
+from sweep.core.encoding.names import JobId, NodeName, SubmissionName, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, render
 from sweep.core.records.layout import SUBMISSIONS_DIR, attempt_dir
@@ -88,3 +88,32 @@ def submission_file(name: str) -> str:
 def safe_name(text: str) -> str:
     """A job name of letters, digits, ``_``, ``.`` and ``-``, at most 80 long: safe in any shell and file system."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-.")[:80] or "sweep"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim(Record):
+    """The first word on a submission, which stands (``submissions/<name>.claim``, see :mod:`sweep.launch.claim`).
+
+    Attributes:
+        job_id: The job that runs it, of an array the id that its tasks share; empty: it was given back before any job
+            had begun, and none may begin.
+        time: Unix time.
+        host: Where it was written.
+    """
+
+    KIND = "claim"
+    FILE = "the claim"
+
+    job_id: JobId
+    time: UnixTime
+    host: str
+
+
+def shared_id(job_id: str) -> str:
+    """The id that all tasks of a submission share: 42 of 42_7, and of the local cluster's NAME.7 the name."""
+    return re.sub(r"[_.]\d+$", "", job_id)
+
+
+def claim_file(name: str) -> str:
+    """Path of a submission's claim, relative to the run directory."""
+    return f"{SUBMISSIONS_DIR}/{name}.claim"

@@ -1,17 +1,17 @@
-"""Records of one attempt, each with the attempt's key: ``cell.json`` says what to run, ``attempt.json`` how it went."""
+"""Records of one attempt: ``cell.json`` says what to run, ``attempt.json`` how it went, error files why it failed."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Self
 
-from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.attempts.attempt import AttemptKey, RankError
 from sweep.core.cells.cell import Cell, cell_id
 from sweep.core.cells.device import Device
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.names import JobId, NodeName, UnixTime
 from sweep.core.encoding.plain import plain
-from sweep.core.encoding.record import Record, RecordError, render
+from sweep.core.encoding.record import Record, RecordError, parse_object, read_record, render
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE
 
 if TYPE_CHECKING:
@@ -119,3 +119,20 @@ class AttemptFile(AttemptRecord):
     environment: Mapping[str, str] = field(default_factory=dict)
     sources_hash: str = ""
     provenance: Mapping[str, object] = field(default_factory=dict)
+
+
+_KIND = "error"
+
+
+def render_error(error: RankError, *, exception: str = "", traceback: str = "") -> str:
+    """Text of an error file; ``exception`` is the class's qualified name."""
+    return render(_KIND, {**plain(error), "exception": exception, "traceback": traceback})
+
+
+def parse_error(text: str) -> RankError:
+    """Read an error file.
+
+    Raises:
+        RecordError: If it is damaged.
+    """
+    return read_record(RankError, parse_object(text, _KIND), "an error file")

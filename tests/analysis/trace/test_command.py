@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.trace.command import main
+from analysis.trace.__main__ import main
 from analysis.trace.record import NodeProfile
 from tests.analysis.trace.synthetic import GEMM, NCCL_ALL_REDUCE, Trace
 

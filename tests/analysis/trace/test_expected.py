@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.trace.command import main
+from analysis.trace.__main__ import main
 from analysis.trace.join import join
 from analysis.trace.reduce import reduce_trace
 

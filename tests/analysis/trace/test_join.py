@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from analysis.trace.files import profile_path, write_profile
 from analysis.trace.join import JoinError, join
-from analysis.trace.record import NodeProfile, RankProfile, TraceFailure
+from analysis.trace.record import NodeProfile, RankProfile, TraceFailure, profile_path, write_profile
 from analysis.trace.reduce import reduce_trace
 from sweep.core.encoding.record import RecordError
 from tests.analysis.trace.synthetic import GEMM, NCCL_ALL_REDUCE, NCCL_SEND_RECV, Trace

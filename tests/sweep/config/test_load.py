@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import sweep.config.library as library_module
-from sweep.config import available, grids, load
+from sweep.config import available, load
 from sweep.config.compose import compose, parse
 from sweep.config.keys import policy_keys
 from sweep.config.library import Library, shipped_conf
@@ -327,7 +327,7 @@ def test_a_relative_config_dir_and_one_with_a_space_in_its_name_are_found(tmp_pa
 def test_grids_are_listed_with_a_line_each_and_the_users_first(own):
     write_grid(own, description="of my own")
     write_grid(own, name="weak_scaling", description="not the shipped one")
-    found = grids(own)
+    found = available("grid", own)
     assert (found["mine"], found["weak_scaling"]) == ("of my own", "not the shipped one")
     assert "§4.3" in found["model_parallel"]
     assert "local" in available("cluster")

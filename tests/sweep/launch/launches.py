@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.files.sources_snapshot import checked_command
 from sweep.core.attempts.attempt import RankError
-from sweep.core.records.attempt_record import AttemptFile
-from sweep.core.records.error_file import parse_error
+from sweep.core.records.attempt_record import AttemptFile, parse_error
 from sweep.core.records.layout import attempt_dir
 from tests.commands import wait_for
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass
-from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.node_command import Node
+from sweep.core.jobs.submission import Claim, claim_file
 from sweep.core.records.layout import attempt_dir
 from sweep.core.settings.spec import Runner
 from sweep.launch.__main__ import EXIT_NOT_OURS

@@ -19,11 +19,9 @@ from pathlib import Path
 from sweep.adapters.files.run_directory import RunDir
 from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import Cell
-from sweep.core.jobs.claim import Claim, claim_file
 from sweep.core.jobs.node_command import Node
-from sweep.core.jobs.submission import Submission
-from sweep.core.records.attempt_record import AttemptFile, CellFile
-from sweep.core.records.error_file import render_error
+from sweep.core.jobs.submission import Claim, Submission, claim_file
+from sweep.core.records.attempt_record import AttemptFile, CellFile, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, PROGRESS_FILE, RESULT_FILE, node_error, rank_error
 from sweep.core.records.progress import Progress
 from sweep.launch.claim import take

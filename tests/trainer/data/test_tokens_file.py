@@ -14,7 +14,7 @@ from sweep.core.attempts.attempt import ErrorClass
 from sweep.core.attempts.verdict import is_consequence
 from sweep.core.cells.cell import cell_id
 from sweep.core.cells.trainer_settings import TrainerSettings
-from sweep.core.records.error_file import parse_error
+from sweep.core.records.attempt_record import parse_error
 from sweep.core.records.layout import ERROR_GLOB, RESULT_FILE
 from sweep.core.records.progress import Step
 from sweep.core.records.result import Result

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.pipelining._backward import stage_backward
 
 from sweep.core.attempts.attempt import ErrorClass
-from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.attempt_record import parse_error, render_error
 from sweep.core.records.layout import node_error, rank_error
 from tests.commands import wait_for
 from tests.trainer.places import ranks

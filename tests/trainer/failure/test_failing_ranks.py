@@ -19,7 +19,7 @@ from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.attempts.verdict import first_cause
 from sweep.core.cells.cell import Cell
 from sweep.core.encoding.record import RecordError
-from sweep.core.records.error_file import parse_error
+from sweep.core.records.attempt_record import parse_error
 from sweep.core.records.layout import ERROR_GLOB, FLIGHT_PREFIX, PROGRESS_FILE, RESULT_FILE
 from sweep.core.records.progress import Progress
 from tests.commands import is_alive, wait_for

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
-from sweep.core.records.error_file import parse_error
+from sweep.core.records.attempt_record import parse_error
 from sweep.core.records.layout import rank_error
 from tests.trainer.places import ranks
 from trainer.failure.error_report import ErrorReporter, RankProgress

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
-from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.attempt_record import parse_error, render_error
 from sweep.core.records.layout import ERROR_GLOB, rank_error
 from tests.trainer.places import ranks
 from trainer import cli

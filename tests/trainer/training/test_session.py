@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass
-from sweep.core.records.error_file import parse_error
+from sweep.core.records.attempt_record import parse_error
 from sweep.core.records.layout import RESULT_FILE, rank_error
 from tests.trainer.cells import cell, cell_file
 

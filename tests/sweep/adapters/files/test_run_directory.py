@@ -13,9 +13,8 @@ from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import cell_id
 from sweep.core.encoding.record import RecordError
 from sweep.core.grids.grid import Rejection
-from sweep.core.jobs.claim import Claim, claim_file
-from sweep.core.records.attempt_record import AttemptFile, CellFile
-from sweep.core.records.error_file import render_error
+from sweep.core.jobs.submission import Claim, claim_file
+from sweep.core.records.attempt_record import AttemptFile, CellFile, render_error
 from sweep.core.records.layout import RESULT_FILE, SWEEP_FILE, attempt_dir, rank_error
 from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile

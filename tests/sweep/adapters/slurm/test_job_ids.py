@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.adapters.slurm.job_ids import arrays_in, parse_row_id
+from sweep.adapters.slurm.fields import arrays_in, parse_row_id
 
 
 @pytest.mark.parametrize(

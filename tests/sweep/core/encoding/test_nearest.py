@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.encoding.nearest import did_you_mean, nearest
+from sweep.core.encoding.message import did_you_mean, nearest
 
 KEYS = ("nodes", "gpus_per_node", "seq_len", "tp", "cluster.slurm.partition")
 

@@ -13,8 +13,7 @@ from sweep.core.cells.cell import cell_id
 from sweep.core.cells.device import Device
 from sweep.core.encoding.names import LATEST_TIME
 from sweep.core.encoding.record import RecordError, parse_object, render
-from sweep.core.records.attempt_record import AttemptFile, CellFile
-from sweep.core.records.error_file import parse_error, render_error
+from sweep.core.records.attempt_record import AttemptFile, CellFile, parse_error, render_error
 from sweep.core.records.layout import attempt_dir, node_error, node_log, rank_error, restart_dir
 from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import SOURCES, Result
