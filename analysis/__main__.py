@@ -24,7 +24,8 @@ try:
     from analysis.load import LoadError, load
     from analysis.table import build
     from sweep.core.encoding.message import visible
-    from sweep.files import PRIVATE_UMASK, umask_for
+    from sweep.core.records.layout import ACTED_ON
+    from sweep.files import PRIVATE_UMASK, strangers_files, umask_for
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in ("analysis", "sweep", ""):
         raise  # a defect of this project, no missing package
@@ -57,7 +58,11 @@ def main(arguments: list[str] | None = None) -> int:
     except LoadError as error:
         print(visible(f"analysis: {error}"), file=sys.stderr)
         return 2
-    for warning in table.warnings:
+    try:
+        strangers = strangers_files(options.run_dir, ACTED_ON)
+    except OSError as error:
+        strangers = f"{error.filename} cannot be looked into: {error.strerror}"
+    for warning in filter(None, [*table.warnings, strangers]):
         print(visible(f"analysis: {warning}"), file=sys.stderr)
     out = options.out or options.run_dir
     try:

@@ -57,7 +57,7 @@ def load(run_dir: Path) -> RunData:
     """
     sweep = _read_sweep(run_dir)
     history, notes = _read_ledger(run_dir / LEDGER_FILE)
-    notes += _strangers(run_dir, sweep)
+    notes += _unknown_cells(run_dir, sweep)
     files: dict[AttemptKey, AttemptFiles] = {}
     measurements: dict[str, tuple[Measurement, ...]] = {}
     problems: dict[str, tuple[str, ...]] = {}
@@ -96,7 +96,7 @@ def _read_ledger(path: Path) -> tuple[History, list[str]]:
     return history, problems + history.problems
 
 
-def _strangers(run_dir: Path, sweep: SweepFile) -> list[str]:
+def _unknown_cells(run_dir: Path, sweep: SweepFile) -> list[str]:
     unknown = sorted(set(names_in(run_dir / CELLS_DIR)) - set(sweep.cells))
     return [f"{CELLS_DIR}/{name} belongs to no cell of {SWEEP_FILE} and was not read" for name in unknown]
 

@@ -16,7 +16,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path, PurePath
     from typing import Any, BinaryIO
 
@@ -45,6 +45,24 @@ def umask_for(folder: Path) -> int:
     """
     mode = folder.stat().st_mode
     return PRIVATE_UMASK if mode & stat.S_IRWXO else PRIVATE_UMASK & ~(mode & stat.S_IRWXG)
+
+
+def strangers_files(top: Path, folders: Iterable[str]) -> str:
+    """Name some files of another user in a folder and folders in it; empty where there are none, or the group writes.
+
+    Raises:
+        OSError: If a folder cannot be looked into.
+    """
+    found = top.lstat()
+    if found.st_mode & 0o022 == stat.S_IWGRP and found.st_gid in {os.getgid(), *os.getgroups()}:
+        return ""
+    owners = {top: found.st_uid}
+    for folder in (top, *(top / name for name in folders)):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            owners |= {folder / item.name: item.stat(follow_symlinks=False).st_uid for item in entries}
+    strange = sorted(str(path) for path, owner in owners.items() if owner != os.getuid())
+    more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+    return f"{', '.join(strange[:3])}{more} belong to another user" if strange else ""
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:

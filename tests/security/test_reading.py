@@ -137,6 +137,11 @@ def test_a_run_directory_with_a_file_of_another_user_is_read_and_not_acted_on(ru
     done = _sweep("status", f"run_dir={run}")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     assert f"{name.name} belong to another user; run and cancel refuse this run directory" in done.stderr
+    cell = next((run / "cells").iterdir()).name
+    assert f"{name.name} belong to another user" in _sweep("logs", cell, f"run_dir={run}").stderr
+    words = [sys.executable, "-m", "analysis", str(run), "--out", str(run.parent / "out")]
+    tables = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (tables.returncode, tables.stderr.count("belong to another user")) == (0, 1), tables.stderr
     run.chmod(0o2770)
     RunDir(run).refuse_strangers_files()
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import (
+    ACTED_ON,
     ATTEMPT_FILE,
     AWAY_FILE,
     LEDGER_FILE,
     PROGRESS_FILE,
-    SOURCES_DIR,
-    SUBMISSIONS_DIR,
     SWEEP_FILE,
     attempt_path,
     restarts_in,
@@ -24,15 +23,13 @@ from sweep.core.records.layout import (
 from sweep.core.records.notes import SchedulerAway
 from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile
-from sweep.files import read_text, umask_for
+from sweep.files import read_text, strangers_files, umask_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sweep.core.attempts.attempt import AttemptKey
 
-_ACTED_ON = (SUBMISSIONS_DIR, "local", "requests", SOURCES_DIR)
-"""Folders whose records decide what runs or is ended."""
 _T = TypeVar("_T")
 
 
@@ -100,22 +97,9 @@ class RunReader:
             RunDirError: If the directory cannot be looked into.
         """
         try:
-            mine, top = os.getuid(), self._path.lstat()
-            writers = top.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-            if writers == stat.S_IWGRP and top.st_gid in {os.getgid(), *os.getgroups()}:
-                return ""
-            owners = {self._path: top.st_uid} | dict(self._owners("", *_ACTED_ON))
+            return strangers_files(self._path, ACTED_ON)
         except OSError as error:
             raise RunDirError(f"{self._path} cannot be looked into: {error.strerror}.") from error
-        strange = sorted(str(path) for path, owner in owners.items() if owner != mine)
-        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
-        return f"{', '.join(strange[:3])}{more} belong to another user" if strange else ""
-
-    def _owners(self, *folders: str) -> Iterator[tuple[Path, int]]:
-        for name in folders:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path / name) as entries:
-                for item in entries:
-                    yield self._path / name / item.name, item.stat(follow_symlinks=False).st_uid
 
     def _mode(self) -> int:
         mode = stat.S_IMODE(self._path.stat().st_mode)

@@ -29,6 +29,8 @@ _PIECE_BYTES = 1 << 20
 def main(asked: Arguments) -> int:
     """Print the logs of a cell's attempt."""
     run_dir = find_run_dir(asked)
+    if strangers := run_dir.strangers_files():
+        print_error(f"{strangers}; run and cancel refuse this run directory.")
     key = _attempt(asked, run_dir)
     reader = _Reader(run_dir, key, is_raw=asked.raw)
     ledger = _Ledger(run_dir, key)

@@ -55,6 +55,8 @@ RESULT_FILE = "result.json"
 FLIGHT_PREFIX = "flight-rank-"
 ERROR_GLOB = "error-*.json"
 LOG_GLOB = "node-*.log"
+ACTED_ON = (SUBMISSIONS_DIR, "local", "requests", SOURCES_DIR)
+"""Folders whose records decide what runs or is ended."""
 
 _RESTART = re.compile(r"restart-([1-9][0-9]*)")
 
