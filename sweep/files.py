@@ -58,7 +58,8 @@ def strangers_files(top: Path, folders: Iterable[str]) -> str:
         return ""
     owners = {top: found.st_uid}
     for folder in (top, *(top / name for name in folders)):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        # One that this user may not list is named by its own entry where it is another's.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
             owners |= {folder / item.name: item.stat(follow_symlinks=False).st_uid for item in entries}
     strange = sorted(str(path) for path, owner in owners.items() if owner != os.getuid())
     more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
