@@ -1,4 +1,4 @@
-"""Compares every file of a code snapshot with the submitted one, then starts a module of the snapshot.
+"""Starts a module of a snapshot of the code once every file of the snapshot was found to be as submitted.
 
 ``python -I -S -c TEXT SNAPSHOT HASH -m MODULE OPTIONS...``, where TEXT is this file. The job script holds it, and the
 scheduler holds the job script: nobody alters the check by what lies in a run directory. So it imports nothing of ours.
@@ -18,7 +18,7 @@ EXIT_REFUSED = 2
 
 
 def unsafe(path: Path) -> str:
-    """The reason why others may have changed a file or folder; empty where only this user can."""
+    """Why a file or folder may be the work of others; empty where this user alone can change it."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
         return f"{path} is a link or no regular file"
@@ -28,7 +28,7 @@ def unsafe(path: Path) -> str:
 
 
 def alteration(snapshot: Path, asked: str) -> str:
-    """The reason why a snapshot does not have this hash, or why others may have changed it; empty where all is well."""
+    """Why a snapshot is not the one with this hash, or not of this user alone; empty where it is both."""
     if not snapshot.is_dir():
         return f"the sources in {snapshot} are missing"
     paths = sorted(snapshot.rglob("*"), key=lambda path: path.relative_to(snapshot).as_posix())
@@ -45,7 +45,7 @@ def alteration(snapshot: Path, asked: str) -> str:
 
 
 def refusal(snapshot: Path, asked: str, submission: str) -> str:
-    """The reason why nothing may start; empty where code and submission are unaltered and this user's."""
+    """Why nothing may be started; empty where code and submission are unaltered and of this user."""
     files = [Path(submission)] if submission else []
     try:
         for folder in {snapshot.parent, snapshot.parent.parent, *(file.parent for file in files)}:
@@ -80,7 +80,7 @@ def report(message: str, options: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Replace this process by the module, or end with :data:`EXIT_REFUSED`."""
+    """Become the module, or end with :data:`EXIT_REFUSED`."""
     snapshot, asked, *command = sys.argv[1:]
     options = dict(itertools.pairwise(command))
     if message := refusal(Path(snapshot), asked, options.get("--submission", "")):
