@@ -37,12 +37,15 @@ class SubmissionRejectedError(Exception):
     Attributes:
         is_transient: True if the same submission may be taken later (a limit on submitted jobs).
         leaves_no_node: True if the nodes that it does not exclude are none that it can use.
+        is_known: False if nobody knows whether the message means a refusal for good: it is worth a few more tries.
     """
 
-    def __init__(self, message: str, *, is_transient: bool = False, leaves_no_node: bool = False) -> None:
+    def __init__(
+        self, message: str, *, is_transient: bool = False, leaves_no_node: bool = False, is_known: bool = True
+    ) -> None:
         """Keep the scheduler's own message."""
         super().__init__(message)
-        self.is_transient, self.leaves_no_node = is_transient, leaves_no_node
+        self.is_transient, self.leaves_no_node, self.is_known = is_transient, leaves_no_node, is_known
 
 
 class SubmissionUncertainError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 LARGEST_ARRAY = 1000
 """Tasks of one submission; Slurm's default MaxArraySize of 1001 caps the index at 1000."""
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 5.0, 300.0
+_MOST_REFUSALS = 6
+"""Times that a submission may be refused in unknown words (over some three minutes) before that is for good."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +60,7 @@ class Submitter:
         self._delay_s = _FIRST_DELAY_S
         self._most_tasks = LARGEST_ARRAY
         self._needs_every_node: set[tuple[int, int]] = set()
+        self._refusals = Counter[str]()
 
     def submit(self, actions: Iterable[Action], site: Site) -> int:
         """Submit the actions that start an attempt; gives the number of jobs that the scheduler took."""
@@ -172,6 +176,8 @@ class Submitter:
             if error.leaves_no_node and submission.exclude:
                 self._exclude_nothing(submission, error)
                 return True
+            if not error.is_known and self._is_tried_again(submission, error):
+                return False
             executor.record(Refused(time=self._ports.clock.now(), submission=name, reason=str(error)))
             self._ports.reporter.note(f"the scheduler refused {name}: {error}")
             return True
@@ -181,6 +187,16 @@ class Submitter:
             return self._unreached(submission, error)
         executor.contact.reached()
         self._taken(submission, jobs)
+        return True
+
+    def _is_tried_again(self, submission: Submission, error: SubmissionRejectedError) -> bool:
+        """Keep a submission that was refused in unknown words, to hand it over again; False where it was too often."""
+        self._refusals[submission.name] += 1
+        if self._refusals[submission.name] >= _MOST_REFUSALS:
+            self._delay_s = _FIRST_DELAY_S
+            return False
+        self._executor.waiting[submission.name] = submission
+        self._back_off(f"the scheduler refused {submission.name} in words that this tool does not know: {error}")
         return True
 
     def _full(self, submission: Submission, error: SubmissionRejectedError) -> bool:

@@ -60,9 +60,12 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """Slurm's lines on standard error, without ``sbatch: error:``, joined by ``; ``."""
-        lines = (_PREFIX.sub("", line.strip()) for line in self.stderr.splitlines())
-        return "; ".join(line for line in lines if line)
+        """The lines on standard error, without ``sbatch: error:``, joined by ``; ``; else those on standard output."""
+        for printed in (self.stderr, self.stdout):
+            lines = [_PREFIX.sub("", line.strip()) for line in printed.splitlines()]
+            if any(lines):
+                return "; ".join(filter(None, lines))
+        return ""
 
 
 class SlurmCommands:

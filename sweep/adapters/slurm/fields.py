@@ -13,6 +13,8 @@ from sweep.core.records.layout import SUBMISSION_LOGS_DIR
 
 UNKNOWN = ("", "None", "NONE", "N/A", "Unknown", "(null)", "None assigned", "n/a")
 """How Slurm's commands print a value that is not known or not there."""
+SAY_ZONE = 'echo "sweep: zone $(env -u TZ date +%z)"'
+"""Line of a job script that writes the node's time zone into the log: slurmstepd writes its times without one."""
 
 
 @lru_cache(maxsize=4096)

@@ -7,11 +7,13 @@ set-up lines only slurmstepd and srun write here.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from sweep.core.attempts.attempt import JobReport, Phase
 from sweep.core.encoding.frozen import dataclass
 
+# Written by `fields.SAY_ZONE`.
+_ZONE = re.compile(r"^sweep: zone (?P<sign>[+-])(?P<hours>\d\d)(?P<minutes>\d\d)$")
 # slurmstepd-NODE where several slurmd share a host; srun's --label puts a number first; some sites print a time.
 _LINE = re.compile(r"^(?:\s*\d+: )?(?:slurmstepd(?:-\S+)?:|\[\d{4}-\d\d-\d\dT[\d:.]+\]) error: (?P<text>.+)$")
 # _handle_signal_container() and job_signal() in Slurm's src/slurmd. A step alone is ended for many other reasons.
@@ -54,11 +56,19 @@ def reported_end(text: str, *, since: float) -> JobReport | None:
     """The end of a job by its log, with Slurm's own sentence as the reason; None where the log does not tell.
 
     Args:
-        text: The log, or the last part of it.
-        since: Unix time before which lines do not count: a requeued job goes on in the same log.
+        text: The log, or its beginning and its end.
+        since: Unix time before which lines do not count: a requeued job goes on in the same log. A line whose zone the
+            log does not tell has no time.
     """
     lines: list[_Line] = []
-    for line in filter(None, map(_parse, text.splitlines())):
+    zone: timedelta | None = None
+    for written in text.splitlines():
+        if found := _ZONE.match(written):
+            offset = timedelta(hours=int(found["hours"]), minutes=int(found["minutes"]))
+            zone = -offset if found["sign"] == "-" else offset
+        line = _parse(written, zone)
+        if line is None:
+            continue
         if line.at is not None and line.at < since:
             lines.clear()
         else:
@@ -80,7 +90,7 @@ def reported_end(text: str, *, since: float) -> JobReport | None:
     )
 
 
-def _parse(line: str) -> _Line | None:
+def _parse(line: str, zone: timedelta | None) -> _Line | None:
     launch = _NOT_LAUNCHED.match(line)
     if launch is not None and _NOT_REACHED.search(launch["why"]):
         return _Line(text=launch["text"], state="NODE_FAIL", node=launch["node"])
@@ -89,7 +99,9 @@ def _parse(line: str) -> _Line | None:
         return None
     text = found["text"].strip()
     ended = _ENDED.search(text)
-    at = None if ended is None else datetime.fromisoformat(ended["at"]).timestamp()
+    at = None
+    if ended is not None and zone is not None:
+        at = (datetime.fromisoformat(ended["at"]).replace(tzinfo=UTC) - zone).timestamp()
     return _Line(text=text, state=_state(text, ended), at=at)
 
 

@@ -23,6 +23,8 @@ class Meaning(StrEnum):
     """Refused by a limit that may pass."""
     REFUSED = "refused"
     """Refused for good."""
+    UNKNOWN = "unknown"
+    """Refused, as it seems, in words that this table does not know: a site's own, or a new version's."""
 
 
 # Searched in this order in everything that sbatch printed; the first match decides.
@@ -41,23 +43,30 @@ RULES: tuple[tuple[str, Meaning], ...] = (
     # walltime and size too, so it decides nothing: the line before it does.
     (r"\b(QOS|Assoc)\w*Submit\w*Limit\b|^sbatch: error: MaxSubmitJobsPerAccount\b", Meaning.NOT_NOW),
     (r"temporarily un|required (partition|node) not available", Meaning.NOT_NOW),
-    (r"^sbatch: (error|fatal): |^sbatch: (unrecognized|invalid|option|ambiguous)", Meaning.REFUSED),
+    # The controller's own disk, and a site's wrapper, which asks for patience.
+    (r"I/O error writing script|try again later", Meaning.NOT_NOW),
+    (r"^sbatch: (unrecognized|invalid|option|ambiguous)|^sbatch: error: unable to open file", Meaning.REFUSED),
+    (r"invalid [^\n]*(specif|combination)|is invalid$|not permitted|access denied", Meaning.REFUSED),
+    (r"violates accounting/QOS policy|can not be satisfied|configuration is not available", Meaning.REFUSED),
 )
 _NOT_EXECUTED = (126, 127)
 _NO_NODE = re.compile(r"requested node configuration is not available", re.IGNORECASE)
 
 
 def meaning_of(answer: Answer) -> Meaning:
-    """The fate of a submission whose sbatch failed; where no message matches, a job may exist."""
+    """The fate of a submission whose sbatch failed; after one that a signal ended, a job may exist."""
+    printed = f"{answer.stderr}\n{answer.stdout}"
     for pattern, meaning in RULES:
-        if re.search(pattern, answer.stderr, re.IGNORECASE | re.MULTILINE):
+        if re.search(pattern, printed, re.IGNORECASE | re.MULTILINE):
             return meaning
-    return Meaning.UNREACHED if answer.returncode in _NOT_EXECUTED else Meaning.UNCERTAIN
+    if answer.returncode in _NOT_EXECUTED:
+        return Meaning.UNREACHED
+    return Meaning.UNKNOWN if answer.returncode > 0 else Meaning.UNCERTAIN
 
 
 def error_of(answer: Answer) -> SchedulerError | SubmissionRejectedError | SubmissionUncertainError:
-    """The exception for a failed sbatch, with Slurm's own message."""
-    message = answer.message or f"sbatch ended with exit code {answer.returncode} and printed no error"
+    """The exception for a failed sbatch, with the words that it printed."""
+    message = answer.message or f"sbatch ended with exit code {answer.returncode} and printed nothing"
     match meaning_of(answer):
         case Meaning.UNCERTAIN:
             return SubmissionUncertainError(message)
@@ -65,5 +74,7 @@ def error_of(answer: Answer) -> SchedulerError | SubmissionRejectedError | Submi
             return SchedulerError(message)
         case Meaning.NOT_NOW:
             return SubmissionRejectedError(message, is_transient=True)
+        case Meaning.UNKNOWN:
+            return SubmissionRejectedError(message, is_known=False)
         case Meaning.REFUSED:
             return SubmissionRejectedError(message, leaves_no_node=_NO_NODE.search(answer.stderr) is not None)

@@ -20,7 +20,7 @@ from sweep.adapters.slurm.queue_text import Rows, best_report
 from sweep.adapters.slurm.script import check_site, log_file
 from sweep.adapters.slurm.site.cluster_site import SlurmSite
 from sweep.core.attempts.attempt import ABSENT, Outcome, Phase, slurm_state
-from sweep.files import read_tail
+from sweep.files import open_regular, read_tail
 from sweep.ports import SchedulerError, SubmissionUncertainError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sweep.core.settings.spec import SlurmSpec
     from sweep.ports import Intent
 
-_LOG_END_BYTES = 65_536
+_LOG_BEGIN_BYTES, _LOG_END_BYTES = 4_096, 65_536
 _JOB_ID = re.compile(r"\d+(_\d+)?")
 # Exit codes of a job that may have been killed for its memory: squeue gives none, and sacct writes 137 as 9:0.
 _KILLED = (None, 9, 137)
@@ -198,8 +198,12 @@ class SlurmScheduler:
     def logged_end(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
         """Read from the job's log how Slurm ended the job; None where the log does not tell, or is not there."""
         try:
-            tail = read_tail(Path(run_dir, log_file(submission, job_id)), _LOG_END_BYTES)
-            report = reported_end(tail.decode(errors="replace"), since=since)
+            path = Path(run_dir, log_file(submission, job_id))
+            text = read_tail(path, _LOG_END_BYTES)
+            if len(text) == _LOG_END_BYTES:  # the zone of its times is said at its beginning
+                with open_regular(path) as file:
+                    text = file.read(_LOG_BEGIN_BYTES) + b"\n" + text
+            report = reported_end(text.decode(errors="replace"), since=since)
         except OSError:
             return None
         return None if report is None else _with_meaning(report)

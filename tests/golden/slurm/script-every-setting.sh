@@ -26,6 +26,7 @@
 #SBATCH --time=60
 
 # setup
+echo "sweep: zone $(env -u TZ date +%z)"
 module load cuda/12.8
 source "$HOME/env.sh"  # as written
 sweep_check='"""Starts a module of a snapshot of the code once every file of the snapshot was found to be as submitted.

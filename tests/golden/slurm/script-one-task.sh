@@ -11,6 +11,7 @@
 #SBATCH --time=60
 
 # setup
+echo "sweep: zone $(env -u TZ date +%z)"
 sweep_check='"""Starts a module of a snapshot of the code once every file of the snapshot was found to be as submitted.
 
 ``python -I -S -c TEXT SNAPSHOT HASH -m MODULE OPTIONS...``, where TEXT is this file. The job script holds it, and the

@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -435,7 +435,7 @@ class Cluster:
     def _stopped(self, job: Job, why: str | None) -> None:
         """slurmstepd says why it ends the job, and the launcher, if it lives, that a signal stopped it."""
         assert job.fate is not None
-        at = datetime.fromtimestamp(self.now).isoformat(timespec="seconds")
+        at = datetime.fromtimestamp(self.now, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         due = "" if why is None else f" DUE TO {why}"
         self._log(job, f"error: *** JOB {job.base} ON {job.nodes[0]} CANCELLED AT {at}{due} ***")
         if job.runs[-1].has_begun and not job.fate.is_silent:
@@ -569,6 +569,7 @@ class Cluster:
     def _log(self, job: Job, line: str) -> None:
         assert job.log is not None
         with job.log.open("a") as file:
+            file.write("sweep: zone +0000\n")
             file.write(f"slurmstepd-{job.nodes[0]}: {line}\n")
 
 

@@ -26,6 +26,7 @@ class Sbatch(StrEnum):
     REFUSED = "refused"
     FULL = "full for now"
     NO_NODE = "no node is what it asks for"
+    SITES_WORDS = "refused in a site's own words"
 
 
 class Trouble(StrEnum):
@@ -121,6 +122,8 @@ class SimulatedCommands(SlurmCommands):
         refusal = self._refusal(script)
         if refusal or fate in _REFUSALS:
             return _failed(f"sbatch: error: {refusal or _REFUSALS[fate]}")
+        if fate is Sbatch.SITES_WORDS:
+            return Answer(returncode=1, stdout="Your project has used up its hours.\n", stderr="")
         if fate is Sbatch.GETS_THROUGH_LATE:
             self._later(script, 150)
             raise CommandTimeoutError("sbatch did not answer within 60 s")

@@ -27,6 +27,39 @@ def test_a_refused_submission_shows_the_schedulers_own_words_and_is_not_repeated
     assert exit_code(now) == 1
 
 
+def _unknown() -> SubmissionRejectedError:
+    return SubmissionRejectedError("your project has used up its hours", is_known=False)
+
+
+def test_unknown_words_are_tried_again_by_the_same_attempt_and_then_quoted_in_a_hole(world: World) -> None:
+    world.set_cells(tiny_cell())
+    world.scheduler.submit_error = _unknown()
+    orchestrator, began = world.orchestrator(), world.clock.monotonic()
+    tries = 0
+    while not (now := orchestrator.step()).is_over:
+        assert world.events(Refused) == []
+        tries += 1
+        assert tries < 100, "it ends"
+        world.clock.sleep(10)
+    assert 100 < world.clock.monotonic() - began < 400
+    assert now.actions[0].outcome is Outcome.REJECTED_BY_SCHEDULER
+    assert "your project has used up its hours" in now.actions[0].reason
+    assert (len(world.events(Reserved)), len(world.events(Refused))) == (1, 1)
+    assert exit_code(now) == 1
+
+
+def test_unknown_words_that_pass_cost_no_attempt(world: World) -> None:
+    world.set_cells(tiny_cell())
+    world.scheduler.submit_error = _unknown()
+    orchestrator = world.orchestrator()
+    orchestrator.step()
+    world.scheduler.submit_error = None
+    world.clock.sleep(300)
+    orchestrator.step()
+    assert [key.attempt for key in world.scheduler.keys.values()] == [1]
+    assert [type(event) for event in world.ledger.events()] == [Reserved, Submitted]
+
+
 def test_a_submit_limit_holds_cells_back_and_later_takes_them(world: World) -> None:
     world.set_cells(tiny_cell())
     world.scheduler.submit_error = _full()

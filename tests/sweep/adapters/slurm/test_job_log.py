@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -64,13 +66,46 @@ srun: error: node1: task 0: Terminated
 """  # noqa: E501 - as Slurm wrote it
 
 
+ZONE = "sweep: zone +0530\n"
+
+
 def _at(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+    return datetime.fromisoformat(f"{text}+05:30").timestamp()
 
 
 def _state(text: str, since: float = 0.0) -> str | None:
-    found = reported_end(text, since=since)
+    found = reported_end(ZONE + text, since=since)
     return None if found is None else found.state
+
+
+@pytest.fixture(params=["UTC", "America/New_York", "Asia/Tokyo"])
+def our_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("our_zone")
+@pytest.mark.parametrize(
+    ("zone", "hour"), [("+0000", 21), ("-0500", 16), ("+0900", 30), ("+0545", 26.75), ("-0330", 17.5)]
+)
+def test_a_time_is_read_in_the_zone_of_the_node_whatever_ours_is(zone: str, hour: float) -> None:
+    ended_at = datetime(2026, 11, 29, 21, 48, 33, tzinfo=UTC).timestamp()
+    stamp = datetime.fromtimestamp(ended_at + (hour - 21) * 3600, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    text = f"sweep: zone {zone}\n" + OUT_OF_TIME.replace("2026-11-29T21:48:33", stamp)
+    found = reported_end(text, since=ended_at - 600)
+    assert found is not None
+    assert (found.state, found.ended_at) == ("TIMEOUT", ended_at)
+    assert reported_end(text, since=ended_at + 1) is None
+
+
+@pytest.mark.usefixtures("our_zone")
+def test_a_time_whose_zone_is_not_known_is_compared_with_none_of_ours() -> None:
+    found = reported_end(OUT_OF_TIME, since=_at("2026-12-24T00:00:00"))
+    assert found is not None
+    assert (found.state, found.ended_at) == ("TIMEOUT", None)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +144,7 @@ def test_a_node_that_was_not_reached_while_the_job_was_being_ended_is_not_at_fau
 
 
 def test_the_sentence_and_the_time_of_the_end_are_kept() -> None:
-    assert reported_end(OVER_MEMORY, since=0.0) == JobReport(
+    assert reported_end(ZONE + OVER_MEMORY, since=0.0) == JobReport(
         state="OUT_OF_MEMORY",
         phase=Phase.ENDED,
         reason="StepId=2.0 exceeded memory limit (550735872 > 209715200), being killed",

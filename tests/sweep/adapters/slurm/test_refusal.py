@@ -46,7 +46,7 @@ def test_recorded_failures_are_distinguished(case: str) -> None:
 
 def test_every_kind_of_failure_was_recorded() -> None:
     assert RECORDED.keys() >= NOT_NOW | UNREACHED | UNCERTAIN
-    assert {meaning_of(recorded) for recorded in RECORDED.values()} == set(Meaning)
+    assert {meaning_of(recorded) for recorded in RECORDED.values()} == set(Meaning) - {Meaning.UNKNOWN}
 
 
 @pytest.mark.parametrize("case", ["walltime too long", "too many nodes"])
@@ -95,10 +95,42 @@ def test_failures_that_sites_have_reported(stderr: str, error: type[Exception]) 
     assert type(error_of(answer(stderr))) is error
 
 
-def test_after_an_error_that_is_not_slurms_a_job_may_exist() -> None:
-    assert meaning_of(answer("Traceback: the site's wrapper broke")) is Meaning.UNCERTAIN
+def test_after_an_sbatch_that_a_signal_ended_a_job_may_exist() -> None:
     assert meaning_of(answer("", returncode=-9)) is Meaning.UNCERTAIN
-    assert "printed no error" in str(error_of(answer("", returncode=-9)))
+    assert "ended with exit code -9 and printed nothing" in str(error_of(answer("", returncode=-9)))
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "words"),
+    [
+        ("", "Traceback: the site's wrapper broke", "Traceback: the site's wrapper broke"),
+        ("Your project has used up its hours.\n", "", "Your project has used up its hours."),
+        ("banner\n", "jobs of this size run at night only\n", "jobs of this size run at night only"),
+        ("", "sbatch: error: ask for at most 2 nodes (site policy)", "ask for at most 2 nodes (site policy)"),
+        ("", "", "sbatch ended with exit code 1 and printed nothing"),
+    ],
+)
+def test_a_sites_own_words_are_kept_from_both_streams_and_known_to_be_unknown(
+    stdout: str, stderr: str, words: str
+) -> None:
+    error = error_of(Answer(returncode=1, stdout=stdout, stderr=stderr))
+    assert isinstance(error, SubmissionRejectedError)
+    assert (str(error), error.is_known) == (words, False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sbatch: error: Batch job submission failed: I/O error writing script/environment to file",
+        "The submit filter is busy, please try again later.",
+    ],
+)
+@pytest.mark.parametrize("is_on_stdout", [True, False])
+def test_words_that_are_known_to_pass_are_tried_again(words: str, is_on_stdout: bool) -> None:
+    stdout, stderr = (words, "") if is_on_stdout else ("", words)
+    error = error_of(Answer(returncode=1, stdout=stdout, stderr=stderr))
+    assert isinstance(error, SubmissionRejectedError)
+    assert error.is_transient
 
 
 def test_an_sbatch_that_could_not_start_submitted_nothing() -> None:

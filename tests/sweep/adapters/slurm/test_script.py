@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -186,10 +187,12 @@ def test_the_script_runs_exactly_the_launcher_whatever_characters_the_paths_have
     run_dir = '/runs/it\'s $HOME `id` "x" %j;*'
     submission = replace(ONE_TASK, run_dir=run_dir, sources_dir=f"{run_dir}/sources")
     text = script(submission, SlurmSpec(cpus_per_task=4, srun_args=("--mpi=a b",)))
-    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": "/site"}
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": "/site", "TZ": "Asia/Tokyo"}
     done = subprocess.run(["bash"], input=text, env=environ, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    assert done.stdout.splitlines() == [
+    zone, *words = done.stdout.splitlines()
+    assert re.fullmatch(r"sweep: zone [+-]\d{4}", zone)
+    assert words == [
         *(
             "--unbuffered",
             "--label",
