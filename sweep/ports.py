@@ -71,9 +71,6 @@ class Intent(Protocol):
         ...
 
 
-# ------------------------------------------------------------------------------------------------ a cluster, only asked
-
-
 class JobReports(Protocol):
     """Reads where jobs are."""
 
@@ -206,9 +203,6 @@ class Scheduler(JobReports, Protocol):
     def close(self) -> None:
         """Leave: end the jobs that cannot go on without this process, and wait until they have ended."""
         ...
-
-
-# ------------------------------------------------------------------------------------------------------ a run directory
 
 
 class RunProgress(Protocol):

@@ -13,9 +13,10 @@ from sweep.adapters.files.run_reader import find_run_dirs
 from sweep.cli.console import console_of
 from sweep.core.attempts.history import fold
 from sweep.core.records.layout import LEDGER_FILE
+from sweep.core.settings.spec import SchedulerKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from sweep.cli.args import Arguments
     from sweep.core.attempts.history import History
     from sweep.core.records.sweep_file import SweepFile
-    from sweep.core.settings.spec import SweepSpec
+    from sweep.core.settings.spec import ClusterSpec, SweepSpec
 
 OK, GAVE_UP, BAD_USAGE, NOT_WATCHED, INTERRUPTED = 0, 1, 2, 3, 130
 RUNS = Path("runs")
@@ -52,6 +53,22 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
         from rich.markup import escape
 
         console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+
+
+_SBATCH_VARIABLES = ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT")
+
+
+def sbatch_notes(cluster: ClusterSpec, environ: Mapping[str, str]) -> list[str]:
+    """Notes on variables that sbatch would obey and this tool does not, since they would override the configuration."""
+    if cluster.scheduler is not SchedulerKind.SLURM:
+        return []
+    found = {name: environ[f"SBATCH_{name}"] for name in _SBATCH_VARIABLES if environ.get(f"SBATCH_{name}")}
+    return [
+        f"SBATCH_{name}={value} is set and not used: cluster.slurm.{name.lower()} decides, and is "
+        f"{getattr(cluster.slurm, name.lower())!r}. Set that, or unset the variable."
+        for name, value in found.items()
+        if value != getattr(cluster.slurm, name.lower())
+    ]
 
 
 def baseline_notes(content: SweepFile) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import resource
 import socket
 import sys
 import time
@@ -96,6 +98,18 @@ def _not_ours(node: Node, held: Claim) -> str:
     return f"submission {node.submission.name} is not for job {node.job_id}: {who}. Nothing is run, nothing is written."
 
 
+_MOST_FILES = 1 << 20
+
+
+def _allow_open_files() -> None:
+    """Raise the limit on open files to the node's hard one: NCCL needs more than the usual 1,024 from four nodes on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one node's part; returns the exit code of its command, or 128 + signal if a signal stopped or killed it.
 
@@ -103,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = parser().parse_args(argv)
     environ = dict(os.environ)
+    _allow_open_files()
     try:
         node = node_of(arguments, environ)
         supervisor = Supervisor(node.submission.launch.stop_grace_s)

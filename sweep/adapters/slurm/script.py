@@ -85,7 +85,7 @@ def sbatch_parameters(submission: Submission, spec: SlurmSpec) -> dict[str, Any]
         "mem": spec.mem,
         "cpus_per_task": spec.cpus_per_task,
         "exclusive": spec.exclusive or None,
-        **_gpus(submission, spec.gpu_flag),
+        **_gpus(submission, spec),
     }
     return {
         **{name: value for name, value in asked.items() if value is not None},
@@ -135,11 +135,12 @@ def signal_delay_s(submission: Submission, spec: SlurmSpec) -> int:
     return min(spec.signal_delay_s, submission.walltime_min * 60 // 4)
 
 
-def _gpus(submission: Submission, flag: GpuFlag) -> dict[str, Any]:
+def _gpus(submission: Submission, spec: SlurmSpec) -> dict[str, Any]:
     """The option that reserves GPUs. The site decides, not the device: a rehearsal on CPUs reserves them too."""
-    if flag is GpuFlag.GPUS_PER_NODE:
-        return {"gpus_per_node": submission.gpus_per_node}
-    return {"gres": f"gpu:{submission.gpus_per_node}"} if flag is GpuFlag.GRES else {}
+    number = f"{spec.gpu_type}:{submission.gpus_per_node}" if spec.gpu_type else str(submission.gpus_per_node)
+    if spec.gpu_flag is GpuFlag.GPUS_PER_NODE:
+        return {"gpus_per_node": number}
+    return {"gres": f"gpu:{number}"} if spec.gpu_flag is GpuFlag.GRES else {}
 
 
 def _further(submission: Submission, spec: SlurmSpec) -> dict[str, Any]:

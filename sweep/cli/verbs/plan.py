@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_reader import RunReader
-from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes, read_history
+from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes, read_history, sbatch_notes
 from sweep.cli.console import print_json
 from sweep.cli.display.cells_table import print_cells
 from sweep.cli.display.holes import print_rejections
@@ -45,7 +46,15 @@ def main(asked: Arguments) -> int:
     else:
         print_cells(console, content, listed, walltime_min=walltime_min)
         print_rejections(console, content)
-    print_notes(err, [*problems, *baseline_notes(content), *budget_notes(spec.policy.budget_gpu_hours, history)])
+    print_notes(
+        err,
+        [
+            *problems,
+            *sbatch_notes(spec.cluster, os.environ),
+            *baseline_notes(content),
+            *budget_notes(spec.policy.budget_gpu_hours, history),
+        ],
+    )
     console.print(
         f"\n{totals_line(listed)}; at most {hours:,.1f} GPU-hours (walltime {walltime_min} min x GPUs). "
         f"Grid {content.grid}, scale {content.scale}, cluster {content.cluster}, run directory {spec.run_dir}. "

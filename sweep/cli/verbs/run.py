@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import signal
@@ -21,6 +22,7 @@ from sweep.cli.common import (
     consoles,
     load_spec,
     print_notes,
+    sbatch_notes,
 )
 from sweep.cli.console import print_error
 from sweep.cli.display.holes import hole_lines, print_rejections
@@ -88,7 +90,7 @@ def _run(
         own_name = None if view.facts is None else view.facts.own_name()
         content = declare(run_dir, sweep_file_of(spec, expansion, own_name=own_name))
         print_rejections(err, content)
-        print_notes(err, baseline_notes(content))
+        print_notes(err, [*sbatch_notes(spec.cluster, os.environ), *baseline_notes(content)])
         order = Order(
             cells={point.cell_id: expansion.cells[point.cell_id] for point in expansion.points},
             known=content.cells,

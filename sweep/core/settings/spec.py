@@ -80,6 +80,7 @@ class SlurmSpec:
         exclusive: ``--exclusive``.
         mem: ``--mem``, for example ``0`` for all of a node's memory.
         gpu_flag: How GPUs are asked for.
+        gpu_type: Type of GPU that is asked for, as the site's gres names it, for example ``h100``; None: any.
         cpus_per_task: Cores of the one task on each node.
         max_concurrent_jobs: Jobs of one run that may be in the queue at once; None: no limit.
         signal_delay_s: Seconds before the walltime at which the job is told to stop.
@@ -99,6 +100,7 @@ class SlurmSpec:
     exclusive: bool = False
     mem: str | None = None
     gpu_flag: GpuFlag = GpuFlag.GPUS_PER_NODE
+    gpu_type: str | None = None
     cpus_per_task: int | None = None
     max_concurrent_jobs: int | None = None
     signal_delay_s: int = 60

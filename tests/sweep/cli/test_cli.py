@@ -209,3 +209,20 @@ def test_a_local_run_cannot_be_left_alone(capsys: pytest.CaptureFixture[str], tm
     err = _refused(capsys, "+grid=weak_scaling", "cluster=local", "watch=false")
     assert "watch=false" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_variables_that_sbatch_would_obey_are_named_where_the_configuration_decides(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["plan", "+grid=weak_scaling", "nodes=1", "cluster.slurm.account=ours"]
+    monkeypatch.setenv("SBATCH_ACCOUNT", "theirs")
+    monkeypatch.setenv("SBATCH_QOS", "")
+    assert main([*words, "cluster=slurm"]) == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "SBATCH_ACCOUNT=theirs is set and not used: cluster.slurm.account decides, and is 'ours'." in shown
+    assert "SBATCH_QOS" not in shown
+    monkeypatch.setenv("SBATCH_ACCOUNT", "ours")
+    assert main([*words, "cluster=slurm"]) == 0
+    assert "SBATCH" not in capsys.readouterr().err
+    assert main(PLAN) == 0
+    assert "SBATCH" not in capsys.readouterr().err

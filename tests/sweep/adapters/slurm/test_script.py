@@ -159,6 +159,13 @@ def test_the_signal_comes_in_the_last_quarter_of_the_walltime(walltime_min: int,
     assert f"--signal=USR2@{delay_s}" in options_of(script(submission, SlurmSpec(signal_delay_s=60)))
 
 
+@pytest.mark.parametrize(
+    ("flag", "option"), [(GpuFlag.GRES, "--gres=gpu:h100:8"), (GpuFlag.GPUS_PER_NODE, "--gpus-per-node=h100:8")]
+)
+def test_a_type_of_gpu_is_asked_for_as_the_site_names_it(flag: GpuFlag, option: str) -> None:
+    assert option in options_of(script(ONE_TASK, SlurmSpec(gpu_flag=flag, gpu_type="h100")))
+
+
 def test_gpus_are_reserved_for_a_rehearsal_on_cpus() -> None:
     rehearsal = replace(ONE_TASK, device_type="cpu")
     assert "--gpus-per-node=8" in options_of(script(rehearsal, SlurmSpec()))
