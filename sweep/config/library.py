@@ -66,7 +66,7 @@ class Library:
             environ: The environment whose secrets no file may hold; None: the process's own.
 
         Raises:
-            ConfigError: If the folder does not exist, or holds a root file.
+            ConfigError: If the folder does not exist, holds a root file, or its files name each other too many times.
         """
         secrets = SecretFinder(os.environ if environ is None else environ)
         if config_dir is None:
@@ -79,6 +79,9 @@ class Library:
                 f"{own / PRIMARY}.yaml would take the place of the tool's own root. Rename it; a folder for "
                 f"--config-dir holds files in {', '.join(f'{group}/' for group in GROUPS)}."
             )
+        from sweep.config.many_defaults import refuse_many_defaults  # only for a user's own folder
+
+        refuse_many_defaults(own)
         return cls(shipped=shipped_conf(), own=own, secrets=secrets)
 
     def _folders(self, group: str) -> list[Path]:

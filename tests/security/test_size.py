@@ -78,6 +78,17 @@ def test_interpolations_of_interpolations_are_counted_and_not_written_out(tmp_pa
     )
 
 
+@pytest.mark.parametrize("entry", ["d%d", "d%d@package.at%d", "{grid: d%d}"])
+def test_defaults_that_name_each_other_are_counted_and_not_read(tmp_path: Path, entry: str) -> None:
+    (tmp_path / "grid").mkdir()
+    for level in range(7):
+        entries = [entry.replace("%d", str(level + 1), 1).replace("%d", str(n)) for n in range(10)]
+        text = f"defaults: [{', '.join(entries)}]\n" if level < 6 else "axes: {}\n"
+        (tmp_path / "grid" / f"d{level}.yaml").write_text(text)
+    text = refused("+grid=d0", "cluster=local", config_dir=tmp_path)
+    assert "stands for 1,111,111 files by the defaults that it names" in text
+
+
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "grid").mkdir()
     (tmp_path / "grid" / "large.yaml").write_text("#" * 1_000_001)
