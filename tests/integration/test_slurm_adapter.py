@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -142,7 +143,9 @@ def test_an_array_and_a_two_node_job_run_to_their_ends(slurm: SlurmUnderTest, ru
         assert word["environ"].get("SLURM_CPU_BIND") != "none"
         assert word["environ"].keys().isdisjoint({"SBATCH_PARTITION", "RANK", "SLURM_ARRAY_TASK_ID"})
     logs = run_dir / "submissions" / "logs"
-    assert sorted((run_dir / log_file(pair.name, jobs[3])).read_text().splitlines()) == [
+    zone, *lines = (run_dir / log_file(pair.name, jobs[3])).read_text().splitlines()
+    assert re.fullmatch(r"sweep: zone [+-]\d{4}", zone)
+    assert sorted(lines) == [
         "0: node 0 was here",
         "1: node 1 was here",
     ]

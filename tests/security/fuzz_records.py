@@ -1,24 +1,31 @@
 """Mutates records of run directories, by bytes, structure and size, and runs the verbs on them; nothing may crash.
 
 ``python -m tests.security.fuzz_records --mutations N --seed S RUN_DIR...`` prints what crashed, and then exits with 1.
-A verb may refuse a run directory with a message of its own; any other exception is a finding.
+A verb may refuse a run directory with a message of its own; any other exception is a finding. ``--readers`` runs no
+verb: it reads the mutated record by every function of the tool that reads its kind, and writes it again, which is a
+hundred times faster.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import random
+import re
 import shutil
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.attempt_files import read_attempt
 from analysis.export import to_csv, to_markdown, to_text
 from analysis.load import LoadError, load
 from analysis.table import build
@@ -28,14 +35,20 @@ from sweep.adapters.files.run_reader import RunDirError
 from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.cli import main as command_line
 from sweep.cli.verbs.cancel import _cluster
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.attempts.history import fold
+from sweep.core.attempts.ledger import render_event
+from sweep.core.encoding.record import RecordError
+from sweep.core.records.preflight_record import Preflight
 from sweep.core.records.sweep_file import SweepFile, extended
+from sweep.files import read_text
 from sweep.ports import ClusterView, SchedulerError
 from sweep.usecases.orchestrate import Orchestrator
 from sweep.usecases.session import Order, Origin, RunPorts, Session
 from tests.fakes import FakeClock, FakeScheduler, ListReporter, MemoryBlameBook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 REFUSALS = (RunDirError, LoadError, SchedulerError)
 """Errors by which a verb refuses a run directory."""
@@ -173,6 +186,72 @@ VERBS: dict[str, Callable[[Path, SweepFile], None]] = {
 }
 
 
+def _read(name: Path, run_dir: Path, content: SweepFile) -> None:
+    """Read a record in every way in which the tool does, and write it again where it can be read."""
+    held, (top, *below) = RunDir(run_dir), name.parts
+    with contextlib.suppress(OSError, RecordError):  # its readers name it
+        if top == "sweep.json":
+            _written(held.sweep_file())
+        elif top == "ledger.jsonl":
+            events, problems = LedgerFile(run_dir / name).read()
+            fold(events)
+            _written([events, problems], [render_event(event) for event in events])
+        elif top == "submissions":
+            _written(held.job_that_began(name.stem) if name.suffix == ".claim" else held.submission(name.stem))
+        elif top == "cells":
+            key = AttemptKey(cell_id=below[0], repeat=int(below[1][-2:]), attempt=int(below[2][-2:]))
+            _written(held.launches(key), held.result(key), held.errors(key), held.progress(key))
+            found = read_attempt(run_dir, key, content.cells[key.cell_id])
+            _written([getattr(found, item.name) for item in dataclasses.fields(found)])
+        elif top == "local":
+            scheduler = LocalScheduler(run_dir, environ={}, cores=1, is_ours=lambda submission: False)
+            _written(scheduler.poll([name.stem], since=0.0))
+        elif top == "preflight":
+            _written(Preflight.parse(read_text(run_dir / name)))
+
+
+def _written(*values: Any) -> None:
+    """Write values as a table or a terminal needs them; what was read must not be what cannot be written."""
+    for value in values:
+        json.dumps(_plain(value), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return [[_plain(key), _plain(item)] for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def fuzz_readers(runs: Sequence[Path], *, mutations: int, seed: int) -> list[str]:
+    """Mutate so many records and read each; gives what crashed: the record and the end of its traceback."""
+    rng, findings = random.Random(seed), dict[str, str]()
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        copies = {run: Path(shutil.copytree(run, Path(folder) / run.name)) for run in runs}
+        contents = {run: SweepFile.parse((run / "sweep.json").read_text()) for run in runs}
+        kinds: dict[str, list[tuple[Path, Path]]] = {}
+        for run in runs:
+            for path in sorted(path for path in run.rglob("*") if path.is_file()):
+                kinds.setdefault(_kind(path), []).append((run, path.relative_to(run)))
+        for number in range(mutations):
+            run, name = rng.choice(kinds[rng.choice(list(kinds))])
+            (copies[run] / name).write_bytes(mutated((run / name).read_bytes(), rng))
+            problem = _crash(partial(_read, name), copies[run], contents[run])
+            if problem:
+                findings.setdefault(problem, f"mutation {number} of {name}: {problem}")
+            shutil.copyfile(run / name, copies[run] / name)
+    return list(findings.values())
+
+
+def _kind(path: Path) -> str:
+    """The kind of a record, by its place and name: each is mutated as often as any other."""
+    inside = {"local", "submissions", "preflight"} & {path.parent.name}
+    return f"{path.parent.name}/{path.suffix}" if inside else re.sub(r"\d+", "N", path.name)
+
+
 def fuzz(runs: Sequence[Path], *, mutations: int, seed: int, one_verb: bool = False) -> list[str]:
     """Mutate so many records; gives what crashed: verb, record and the end of its traceback."""
     rng, findings = random.Random(seed), dict[str, str]()
@@ -221,10 +300,14 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one-verb", action="store_true", help="one verb for each mutation, chosen by chance")
+    parser.add_argument("--readers", action="store_true", help="no verb: only what reads a record of its kind")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
     asked = parser.parse_args()
     began = time.perf_counter()
-    findings = fuzz(asked.runs, mutations=asked.mutations, seed=asked.seed, one_verb=asked.one_verb)
+    if asked.readers:
+        findings = fuzz_readers(asked.runs, mutations=asked.mutations, seed=asked.seed)
+    else:
+        findings = fuzz(asked.runs, mutations=asked.mutations, seed=asked.seed, one_verb=asked.one_verb)
     print(*findings, sep="\n")
     print(f"{asked.mutations:,} mutations in {time.perf_counter() - began:.0f} s; {len(findings)} kinds of crash")
     return 1 if findings else 0

@@ -27,7 +27,7 @@ from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.spec import LaunchSpec
 from sweep.files import open_regular, read_lines, read_tail, read_text
 from tests.fakes import submission_of
-from tests.security.fuzz_records import fuzz
+from tests.security.fuzz_records import fuzz, fuzz_readers
 from tests.stubs.jobs import key, publish
 
 RUNS = Path(__file__).parents[1] / "golden" / "runs"
@@ -188,8 +188,24 @@ def test_a_hundred_damaged_lines_are_named_and_the_others_counted(tmp_path: Path
     assert (len(problems), problems[-1]) == (101, "4,900 more ledger lines cannot be read")
 
 
+@pytest.mark.parametrize("depth", [40, 60, 900])
+def test_evidence_in_the_ledger_is_as_deep_as_it_can_be_written_again(tmp_path: Path, depth: int) -> None:
+    line = next(
+        line for line in (RUNS / "ends" / "ledger.jsonl").read_text().splitlines() if '"event": "ended"' in line
+    )
+    data = json.loads(line)
+    data["evidence"] = {"x": json.loads("[" * depth + "]" * depth)}
+    (tmp_path / "ledger.jsonl").write_text(json.dumps(data) + "\n")
+    events, problems = LedgerFile(tmp_path / "ledger.jsonl").read()
+    assert (len(events), len(problems)) == ((1, 0) if depth < 50 else (0, 1))
+
+
 def test_mutated_records_stop_no_verb() -> None:
     assert fuzz([RUNS / "local", RUNS / "slurm_requeued"], mutations=60, seed=1) == []
+
+
+def test_what_is_read_of_a_mutated_record_can_be_written() -> None:
+    assert fuzz_readers(sorted(RUNS.iterdir()), mutations=500, seed=2) == []
 
 
 # --- files without end

@@ -6,7 +6,15 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from sweep.adapters.files.run_reader import RunDirError
-from sweep.core.attempts.ledger import EVENT_NAMES, LEDGER_VERSION, Reserved, parse_event, parse_lines, render_event
+from sweep.core.attempts.ledger import (
+    EVENT_NAMES,
+    LEDGER_VERSION,
+    Ended,
+    Reserved,
+    parse_event,
+    parse_lines,
+    render_event,
+)
 from sweep.core.encoding.names import JOB_NAME, LATEST_TIME
 from sweep.files import open_to_append, read_lines
 
@@ -15,6 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sweep.core.attempts.ledger import Event
+
+
+_MOST_BRACKETS = 50
+"""As many as the evidence of eight failed ranks has."""
 
 
 class LedgerFile:
@@ -88,8 +100,9 @@ def _fast_parser() -> Callable[[bytes], Event]:
     decoders: dict[bytes, Callable[[bytes], Any]] = {
         head + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()
     }
-    reserved = head + EVENT_NAMES[Reserved].encode()
-    decoders[reserved] = _checked(decoders[reserved])
+    for kind, wrap in ((Reserved, _checked), (Ended, _shallow)):
+        name = head + EVENT_NAMES[kind].encode()
+        decoders[name] = wrap(decoders[name])
 
     def parse(line: bytes) -> Event:
         decode = decoders.get(line[: line.find(b'"', start)])
@@ -101,6 +114,17 @@ def _fast_parser() -> Callable[[bytes], Event]:
         return parse_event(line.decode("utf-8", errors="replace"))
 
     return parse
+
+
+def _shallow(decode: Callable[[bytes], Ended]) -> Callable[[bytes], Ended]:
+    """Leave a line with many brackets to the other reader, which limits how deep its evidence is."""
+
+    def decode_shallow(line: bytes) -> Ended:
+        if line.count(b"[") + line.count(b"{") > _MOST_BRACKETS:
+            raise ValueError(line)
+        return decode(line)
+
+    return decode_shallow
 
 
 def _checked(decode: Callable[[bytes], Reserved]) -> Callable[[bytes], Reserved]:
