@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.run_reader import find_run_dirs
 from sweep.cli.console import console_of
 from sweep.core.attempts.history import fold
@@ -130,7 +129,12 @@ def sweep_file_of(run_dir: RunDir) -> SweepFile:
 
 def read_history(run_dir: RunReader) -> tuple[History, list[str]]:
     """The history of a run directory, and the problems of its ledger; writes nothing."""
-    events, problems = LedgerFile(Path(run_dir.path) / LEDGER_FILE).read()
+    path = Path(run_dir.path) / LEDGER_FILE
+    if not path.exists():  # a plan of a run that has not begun
+        return fold([]), []
+    from sweep.adapters.files.ledger_file import LedgerFile
+
+    events, problems = LedgerFile(path).read()
     history = fold(events)
     return history, [*problems, *history.problems]
 
