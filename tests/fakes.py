@@ -362,7 +362,7 @@ class FakeScheduler:
 
 def _with_meaning(report: JobReport) -> JobReport:
     is_hopeless = report.reason == "PartitionTimeLimit"
-    return replace(report, outcome=slurm_state(report.state).outcome, is_hopeless=is_hopeless)
+    return replace(report, outcome=report.outcome or slurm_state(report.state).outcome, is_hopeless=is_hopeless)
 
 
 @dataclass

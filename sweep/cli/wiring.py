@@ -60,9 +60,13 @@ def cluster_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -
         return submission.launch == cluster.launch and sources == (str(directory), digest)
 
     local = LocalScheduler(
-        Path(run_dir.path), max_concurrent_cells=cluster.max_concurrent_cells, starts=starts, is_ours=is_ours
+        Path(run_dir.path),
+        max_concurrent_cells=cluster.max_concurrent_cells,
+        starts=starts,
+        setup=cluster.slurm.setup,
+        is_ours=is_ours,
     )
-    return local, ClusterView(reports=local)
+    return local, ClusterView(reports=local, diagnosis=local)
 
 
 def _slurm_view(slurm: SlurmScheduler, spec: SlurmSpec) -> ClusterView:
@@ -102,7 +106,8 @@ def _view(content: SweepFile, run_dir: RunDir) -> ClusterView:
         assert_never(content.scheduler)
     from sweep.adapters.local.scheduler import LocalScheduler
 
-    return ClusterView(reports=LocalScheduler(Path(run_dir.path), drives=False))
+    local = LocalScheduler(Path(run_dir.path), drives=False)
+    return ClusterView(reports=local, diagnosis=local)
 
 
 def session_for(

@@ -34,10 +34,11 @@ def problems(findings: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_the_private_cluster_is_sound(slurm: SlurmUnderTest, shell: Shell) -> None:
-    code, findings = doctor(shell)
+    code, findings = doctor(shell, "cluster.slurm.setup=[true --x]")
     assert code == 0
     assert {item["verdict"] for item in findings} == {"ok"}, findings
     facts = {item["name"]: item["fact"] for item in findings}
+    assert facts["set-up lines"] == "1 passed"
     assert "node1, node2" in facts["run directory on the nodes"]
     assert facts["rendezvous"].startswith("node2 reached 127.0.0.1")
     assert slurm.run("squeue", "-h", "-o", "%j").find("doctor") == -1
@@ -91,6 +92,16 @@ def test_an_interpreter_that_is_missing_on_the_nodes_is_a_problem_with_the_jobs_
     assert code == 1
     assert "cluster.launch.python" in problems(findings)["nodes"]
     assert any("/nowhere/python: No such file" in item["fact"] for item in findings)
+
+
+@pytest.mark.parametrize("cluster", ["private_slurm", "local"])
+def test_a_set_up_line_that_fails_is_a_problem_with_the_line_and_its_words(shell: Shell, cluster: str) -> None:
+    code, findings = doctor(shell, "cluster.slurm.setup=[nosuch_command --x]", cluster=cluster)
+    assert code == 1
+    (fact,) = (item["fact"] for item in findings if item["name"] == "set-up lines")
+    assert "`nosuch_command --x` ended with exit code 127" in fact
+    assert "command not found" in fact
+    assert "cluster.slurm.setup" in problems(findings)["set-up lines"]
 
 
 def test_a_job_that_waits_is_reported_with_slurms_reason_and_cancelled(slurm: SlurmUnderTest, shell: Shell) -> None:

@@ -115,6 +115,34 @@ def test_memory_that_slurm_limits_by_cgroups_ends_in_oom_host(slurm: SlurmUnderT
             run.audit(budget=2, by_sacct=sacct)
 
 
+def test_a_set_up_line_that_fails_is_the_nodes_fault_where_it_passed_on_others_and_a_trainer_error_else(
+    slurm: SlurmUnderTest, tmp_path: Path
+) -> None:
+    """As old versions do, this ``module`` returns 0 for a module that is not there."""
+    words = 'Lmod has detected the following error: The following module(s) are unknown: "nosuch"'
+    module = f"module() {{ echo '{words}' >&2; }}"
+    on_node1 = ['if [ "$SLURMD_NODENAME" = node1 ]; then', "  module load nosuch", "fi"]
+    site = {"setup": [module, *on_node1], "exclusive": True}
+    run = fault_run(
+        slurm, tmp_path, "setup", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "policy.pause_after=2", site=site
+    )
+    done = run.shell.run(*run.arguments)
+    assert done.code == 0, done.err
+    assert sorted(run.outcomes()) == ["NODE_FAIL", "SUCCEEDED", "SUCCEEDED"]
+    failed = next(event for event in run.events("ended") if event["outcome"] == "NODE_FAIL")
+    assert failed["evidence"]["blamed"] == ["node1"]  # type: ignore[index]  # JSON
+    assert words in str(failed["reason"])
+    assert "it passed on node2" in str(failed["reason"])
+    run.audit()
+    run.reshaped("setup", site={"setup": [module, "true && module load nosuch"]})
+    everywhere = run.shell.run(*run.arguments, "seq_len=[96,128,160]", "policy.max_concurrent_jobs=2")
+    assert everywhere.code == 1, everywhere.err
+    table = run.by_length()
+    assert [table[length]["status"] for length in ("96", "128", "160")] == ["trainer_error", "trainer_error", "paused"]
+    assert f"`true && module load nosuch` ended with exit code 0: {words}" in table["96"]["reason"]
+    run.audit()
+
+
 def test_every_other_way_to_fail_has_its_own_outcome(slurm: SlurmUnderTest, tmp_path: Path) -> None:
     """32 hangs, 64 is slow, 96 eats memory, 128 is cancelled by hand, 160 is late, 192 and 224 have no valid result."""
     run = fault_run(

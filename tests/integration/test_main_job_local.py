@@ -69,6 +69,19 @@ def test_the_main_job_trains_for_real_and_ends_in_a_table_and_a_figure(tmp_path:
     assert processes_of(run_dir) == []
 
 
+def test_set_up_lines_run_on_this_machine_too_and_one_that_fails_is_named(shell: Shell) -> None:
+    arguments, run_dir = _stub(shell, slurm={"setup": ["STUB_SEEN=yes", "[ $STUB_SEEN = yes ]", "nosuch_command"]})
+    done = shell.run(*arguments, "nodes=1", "tables=false")
+    assert done.code == 1, done.err
+    (ended,) = events(run_dir, "ended")
+    assert ended["outcome"] == "TRAINER_ERROR"
+    assert "the set-up line `nosuch_command` ended with exit code 127: " in str(ended["reason"])
+    assert "nosuch_command: command not found" in str(ended["reason"])
+    _stub(shell, slurm={"setup": ["STUB_SEEN=yes", "[ $STUB_SEEN = yes ]"]})
+    again = shell.run(*arguments, "nodes=1", "tables=false", "retry=[TRAINER_ERROR]")
+    assert again.code == 0, again.err
+
+
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: Shell) -> None:
     started, arguments, run_dir = _running(shell, seconds=600)

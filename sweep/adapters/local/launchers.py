@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sweep.adapters.local.jobs import Launched, State
+from sweep.adapters.local.jobs import HOST, Launched, State
 from sweep.adapters.local.processes import own_process, started_at
 from sweep.adapters.local.start import launcher_command, launcher_environment
 from sweep.core.encoding.record import RecordError
+from sweep.core.jobs.set_up import failure_in
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import ATTEMPT_FILE, SUBMISSION_LOGS_DIR
-from sweep.files import make_folder, open_to_append, read_text
+from sweep.files import make_folder, open_to_append, read_tail, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from sweep.adapters.local.jobs import LocalJob
+    from sweep.core.attempts.attempt import JobReport
+
+_LOG_END_BYTES = 1 << 16
 
 
 class Launchers:
@@ -28,11 +33,14 @@ class Launchers:
     Args:
         run_dir: The run directory.
         environ: Their environment, apart from what depends on the job.
+        setup: The site's set-up lines, which each runs first.
         now: Gives Unix time.
     """
 
-    def __init__(self, run_dir: Path, environ: Mapping[str, str], now: Callable[[], float]) -> None:
-        self._run_dir, self._environ, self._now = run_dir, environ, now
+    def __init__(
+        self, run_dir: Path, environ: Mapping[str, str], setup: Sequence[str], now: Callable[[], float]
+    ) -> None:
+        self._run_dir, self._environ, self._setup, self._now = run_dir, environ, setup, now
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, job: LocalJob, rank: int) -> Launched:
@@ -44,7 +52,7 @@ class Launchers:
         logs = make_folder(self._run_dir, SUBMISSION_LOGS_DIR, mode=0o1777)
         with os.fdopen(open_to_append(logs / f"{job.job_id}.{rank}.out"), "ab") as output:
             process = subprocess.Popen(
-                launcher_command(job, rank, self._run_dir),
+                launcher_command(job, rank, self._run_dir, self._setup),
                 env=launcher_environment(job, rank, self._run_dir, self._environ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -53,6 +61,16 @@ class Launchers:
             )
         self._children[process.pid] = process
         return Launched(pid=process.pid, started_at=started_at(process.pid) or self._now())
+
+    def failure_of_set_up(self, job_id: str, nodes: int) -> JobReport | None:
+        """The end of a job by a set-up line that failed, as the logs of its launchers tell; None where none failed."""
+        for rank in range(nodes):
+            with contextlib.suppress(OSError):
+                log = self._run_dir / SUBMISSION_LOGS_DIR / f"{job_id}.{rank}.out"
+                found = failure_in(read_tail(log, _LOG_END_BYTES).decode(errors="replace"))
+                if found is not None:
+                    return replace(found, at_fault=(HOST,))
+        return None
 
     def observe(self, job: LocalJob) -> LocalJob:
         """The job with its launchers as they are now."""

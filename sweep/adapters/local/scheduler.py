@@ -48,6 +48,7 @@ class LocalScheduler:
         cores: Cores to share out; None: those that this process may use.
         drives: True if :meth:`poll` may change anything; False for commands that only read.
         starts: True if it may start jobs; False for a process that does not stay to watch them.
+        setup: The site's set-up lines, which each node of a job runs first.
         is_ours: True if a submission that an earlier process left waiting is what this command would start: a record
             in the run directory does not decide which program runs.
         now: Gives Unix time.
@@ -62,6 +63,7 @@ class LocalScheduler:
         cores: int | None = None,
         drives: bool = True,
         starts: bool = True,
+        setup: Sequence[str] = (),
         is_ours: Callable[[Submission], bool] = lambda submission: True,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -69,7 +71,7 @@ class LocalScheduler:
         self._run_dir = run_dir.absolute()
         self._files = JobFiles(self._run_dir)
         self._environ = scrubbed(os.environ if environ is None else environ)
-        self._launchers = Launchers(self._run_dir, self._environ, now)
+        self._launchers = Launchers(self._run_dir, self._environ, setup, now)
         self._max_concurrent = max_concurrent_cells
         self._cores = cores or len(os.sched_getaffinity(0))
         self._drives = drives
@@ -134,6 +136,11 @@ class LocalScheduler:
             raise SchedulerError(f"the local cluster cannot write its state: {error}") from error
         known = self._known()
         return {job_id: known[job_id].report if job_id in known else ABSENT for job_id in job_ids}
+
+    def logged_end(self, run_dir: str, submission: str, job_id: str, *, since: float) -> JobReport | None:
+        """The end of a job by a set-up line that failed; None where the logs of its nodes tell of none."""
+        job = self._known().get(job_id)
+        return None if job is None else self._launchers.failure_of_set_up(job_id, job.nodes)
 
     def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         """End jobs, or only those of them that have not begun; on return none of their processes is left.

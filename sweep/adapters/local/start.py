@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.sources_snapshot import checked_command
 from sweep.adapters.local.jobs import HOST
 from sweep.core.jobs.node_command import MARKER, RUN_DIR
+from sweep.core.jobs.set_up import set_up_script
 from sweep.core.jobs.submission import submission_file
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ def _cores_of(job: LocalJob, cores: int) -> int:
     return cores if job.threads_per_rank is None else job.ranks * job.threads_per_rank
 
 
-def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:
-    """The command that plays one node."""
+def launcher_command(job: LocalJob, rank: int, run_dir: Path, setup: Sequence[str] = ()) -> list[str]:
+    """The command that plays one node, after a site's set-up lines."""
     return [
+        *after_set_up(setup),
         *checked_command(job.python or sys.executable, job.sources_dir, job.sources_hash, "-m", "sweep.launch"),
         *("--submission", str(run_dir / submission_file(job.submission))),
         *("--index", str(job.index)),
@@ -61,6 +63,11 @@ def launcher_command(job: LocalJob, rank: int, run_dir: Path) -> list[str]:
         *("--restart", "0"),
         *("--meeting-dir", str(meeting_dir(job, run_dir))),
     ]
+
+
+def after_set_up(setup: Sequence[str]) -> list[str]:
+    """Words before a command that make its process run set-up lines first; none where there are no lines."""
+    return ["bash", "-c", "\n".join((*set_up_script(setup), 'exec "$@"')), "bash"] if setup else []
 
 
 def meeting_dir(job: LocalJob, run_dir: Path) -> Path:

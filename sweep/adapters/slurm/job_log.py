@@ -1,7 +1,7 @@
 """Reads from a job's log how Slurm ended the job or failed to start it, for when nobody can be asked any more.
 
 sbatch names the log. The launcher sends its own output and the trainer's to other files, so that apart from a site's
-set-up lines only slurmstepd and srun write here.
+set-up lines, and of what the job script says of them, only slurmstepd and srun write here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from sweep.core.attempts.attempt import JobReport, Phase
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.jobs.set_up import failure_in
 
 # Written by `fields.SAY_ZONE`.
 _ZONE = re.compile(r"^sweep: zone (?P<sign>[+-])(?P<hours>\d\d)(?P<minutes>\d\d)$")
@@ -75,7 +76,7 @@ def reported_end(text: str, *, since: float) -> JobReport | None:
             lines.append(line)
     telling = [line for line in lines if line.state is not None]
     if not telling:
-        return None
+        return failure_in(text)
     # Slurm kills a job for its memory first and reports it as cancelled afterwards.
     over_memory = (line for line in telling if line.state == "OUT_OF_MEMORY")
     # Whatever ended the job may also be why srun did not reach a node, so it comes before an unreached node.

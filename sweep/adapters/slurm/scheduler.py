@@ -244,5 +244,5 @@ def outcome_of(report: JobReport) -> Outcome | None:
 
 
 def _with_meaning(report: JobReport) -> JobReport:
-    outcome, hopeless = outcome_of(report), is_hopeless(report)
+    outcome, hopeless = report.outcome or outcome_of(report), is_hopeless(report)
     return replace(report, outcome=outcome, is_hopeless=hopeless) if outcome or hopeless else report

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweep.adapters.files.sources_snapshot import check_text, checked_command
 from sweep.adapters.slurm.fields import SAY_ZONE, parse_nodes
+from sweep.core.jobs.set_up import set_up_script
 from sweep.core.jobs.submission import safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR
 from sweep.core.settings.spec import GpuFlag
@@ -96,7 +97,7 @@ def sbatch_parameters(submission: Submission, spec: SlurmSpec) -> dict[str, Any]
         "signal_delay_s": signal_delay_s(submission, spec),
         # sweep.core.decisions.admission limits how many tasks run at once, over all arrays together.
         "array_parallelism": len(submission.tasks),
-        "setup": [SAY_ZONE, *spec.setup, f"sweep_check={shlex.quote(check_text())}"],
+        "setup": [SAY_ZONE, *set_up_script(spec.setup), f"sweep_check={shlex.quote(check_text())}"],
         "stderr_to_stdout": True,
         "use_srun": False,  # the command has its own srun; submitit's would write a log file for each rank
         "wckey": None,  # submitit's own, which a cluster that enforces wckeys refuses

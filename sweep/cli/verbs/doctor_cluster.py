@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any, assert_never
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.doctor.machine import interpreter
 from sweep.adapters.files.sources_snapshot import checked_command, snapshot
+from sweep.adapters.local.start import after_set_up
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.environment import scrubbed
+from sweep.core.jobs.set_up import failure_in
 from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR, attempt_dir
 from sweep.core.settings.spec import Runner, SchedulerKind
 from sweep.files import read_tail, read_text, write_atomically
 from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
-from sweep.usecases.doctor.checks import Check, not_checked, problem
+from sweep.usecases.doctor.checks import Check, not_checked, ok, problem
 from sweep.usecases.doctor.node_reports import Expected, judge
 from sweep.usecases.doctor.probe_job import ProbeJob, ProbeResult
 
@@ -81,16 +83,18 @@ class ClusterChecks:
     def _local(self) -> Sequence[Finding]:
         """Run the probe as a child process."""
         probe = ("-m", "sweep.launch.probe", "--out", str(self.scratch))
-        command = checked_command(interpreter(self.cluster), *snapshot(self.scratch), *probe)
+        setup = after_set_up(self.cluster.slurm.setup)
+        command = [*setup, *checked_command(interpreter(self.cluster), *snapshot(self.scratch), *probe)]
         environ = {**scrubbed(os.environ), **self.cluster.launch.environment}
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=self.timeout_s)
         reports = _reports(self.scratch)
         if not reports:
-            text = (done.stderr or done.stdout).strip()[-500:]
-            return [
-                problem("this machine", f"{command[0]} does not run the project: {text}", "Set cluster.launch.python.")
-            ]
-        return judge(ProbeResult(reports=reports), self._expected(None))
+            text, python = (done.stderr or done.stdout).strip()[-500:], command[len(setup)]
+            missing = problem(
+                "this machine", f"{python} does not run the project: {text}", "Set cluster.launch.python."
+            )
+            return self._set_up(done.stdout) if failure_in(done.stdout) else [missing]
+        return [*self._set_up(done.stdout), *judge(ProbeResult(reports=reports), self._expected(None))]
 
     def _probe(self, commands: SlurmCommands) -> Sequence[Finding]:
         """Run the probe as a job, on two nodes where there are two."""
@@ -114,10 +118,19 @@ class ClusterChecks:
         )
         probed = replace(job.run(), ahead_of_files_s=ahead_of_files_s(self.scratch))
         found = judge(probed, self._expected(token))
+        log = "\n".join(lines := self._logs(folder))
         if probed.trouble:
-            fact = f"{probed.trouble}{self._logs(folder)}"
-            return [problem("nodes", fact, probed.mend), *(found if probed.reports else [])]
-        return found
+            fact = "\n    | ".join([probed.trouble, *lines])
+            found = [problem("nodes", fact, probed.mend), *(found if probed.reports else [])]
+        return [*(self._set_up(log) if probed.reports or failure_in(log) else []), *found]
+
+    def _set_up(self, log: str) -> list[Finding]:
+        """The set-up lines by the log of a probe that ran them; empty where the cluster has none."""
+        setup, failed = self.cluster.slurm.setup, failure_in(log)
+        if failed is not None:
+            mend = "Mend it in cluster.slurm.setup. Let a line that may fail end in `|| true`."
+            return [problem("set-up lines", f"{failed.reason} on {failed.at_fault[0]}", mend)]
+        return [ok("set-up lines", f"{len(setup)} passed")] if setup else []
 
     def _expected(self, token: str | None) -> Expected:
         return Expected(
@@ -152,13 +165,13 @@ class ClusterChecks:
             launch=launch,
         )
 
-    def _logs(self, folder: Path) -> str:
+    def _logs(self, folder: Path) -> list[str]:
         """The last lines that the job printed; the scratch directory, and the logs in it, are about to be removed."""
         lines: list[str] = []
         for path in [*(self.scratch / SUBMISSION_LOGS_DIR).glob("*.log"), *folder.glob("*.log")]:
             with contextlib.suppress(OSError):
                 lines.extend(read_tail(path, 1 << 16).decode(errors="replace").splitlines()[-5:])
-        return "".join(f"\n    | {line}" for line in lines)
+        return lines
 
 
 def _reports(folder: Path) -> dict[int, Mapping[str, Any]]:

@@ -118,6 +118,7 @@ class JobReport:
         ended_by: Who ended it, in words that follow "cancelled by"; empty where the scheduler does not say.
         at_fault: Nodes that the scheduler names as the cause of the end; empty where it names none.
         outcome: What the state's word means for the attempt, where it is specific.
+        set_up: Hash of the set-up lines of which one failed; empty where none did.
         is_hopeless: True if the job waits for a reason that no waiting cures (a limit of its partition).
         is_inferred: True if the scheduler says nothing of this job, and its state follows from what it says of others.
             That can be true only of a job that never began.
@@ -133,6 +134,7 @@ class JobReport:
     ended_by: str = ""
     at_fault: tuple[str, ...] = ()
     outcome: Outcome | None = None
+    set_up: str = ""
     is_hopeless: bool = False
     is_inferred: bool = False
 

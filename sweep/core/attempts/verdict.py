@@ -150,6 +150,8 @@ def _place(report: JobReport) -> str:
 
 
 def _state_reason(report: JobReport) -> str:
+    if report.set_up:
+        return report.reason
     shown = f"{report.state} ({report.reason})" if report.reason else report.state
     return f"{shown}{_place(report)}"
 

@@ -86,7 +86,8 @@ class SlurmSpec:
         signal_delay_s: Seconds before the walltime at which the job is told to stop.
         sbatch: Any further sbatch parameters, by long name without dashes.
         srun_args: Further arguments of srun, as written.
-        setup: Lines of the site's own shell text run before srun (module load, conda activate), as written.
+        setup: Lines of the site's own shell text run before srun (module load, conda activate), as written. A job ends
+            at the first that fails. A local cluster runs them, too.
         container: Words put before the Python command on every node (a container's exec), as written.
         sacct: True if accounting is asked; false on a cluster that has none.
     """

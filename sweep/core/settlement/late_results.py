@@ -1,4 +1,4 @@
-"""Takes results that appear after their attempt was judged without one: a file system that lags by minutes."""
+"""Judges attempts anew by what appears later: a result (a file system that lags), a node where set-up lines pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.verdict import Verdict
 from sweep.core.settlement.case import Draft, Now, SettlementPolicy
 from sweep.core.settlement.facts import ResultOf
-from sweep.core.settlement.record_outcomes import ended
+from sweep.core.settlement.record_outcomes import blamed_later, ended
 
 if TYPE_CHECKING:
     from sweep.core.attempts.history import RepeatHistory
@@ -22,8 +22,9 @@ def take_late_results(
 ) -> tuple[Memory, tuple[Effect, ...]]:
     """Let a valid result of an attempt count although the attempt was judged before it could be seen.
 
-    A repeat that was measured, or is being tried again, needs none. So this is to be done before a retry goes out, and
-    before a run ends.
+    And a set-up line that failed counts against its node once the same lines have passed on another. A repeat that was
+    measured, or is being tried again, needs none of this. So it is to be done before a retry goes out, and before a run
+    ends.
     """
     draft = Draft.of(memory)
     for repeat in facts.history.repeats.values():
@@ -40,3 +41,6 @@ def _take(draft: Draft, facts: Facts, repeat: RepeatHistory, now: Now) -> None:
             verdict = Verdict(outcome=Outcome.SUCCEEDED, reason=reason)
             draft.effects.append(ended(attempt, verdict, now, attempt.gpu_seconds, evidence))
             return
+    again = None if repeat.last is None else blamed_later(facts, repeat.last, now)
+    if again is not None:
+        draft.effects.append(again)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from sweep.core.attempts.attempt import JobReport, Outcome, Phase, StopKind
+from sweep.core.attempts.attempt import ABSENT, JobReport, Outcome, Phase, StopKind
 from sweep.core.attempts.ledger import Ended, Withdrawn
 from sweep.core.attempts.verdict import Evidence, Verdict, first_cause, judge
-from sweep.core.settlement.facts import DamageOf, ErrorsOf, LoggedEndOf, ResultOf, Unhealthy
+from sweep.core.jobs.set_up import PASSED
+from sweep.core.settlement.facts import DamageOf, ErrorsOf, LaunchesOf, LoggedEndOf, ResultOf, Unhealthy
 from sweep.core.settlement.requeue_accounting import gpu_seconds
 from sweep.core.settlement.terminations import stop_in_force
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sweep.core.attempts.history import AttemptState
     from sweep.core.records.attempt_record import AttemptFile
     from sweep.core.settlement.case import Case, Now
+    from sweep.core.settlement.facts import Facts
 
 
 def record_outcome(case: Case) -> None:
@@ -33,6 +35,8 @@ def record_outcome(case: Case) -> None:
     (has_result, problem), launched = case.ask(ResultOf(attempt.key)), case.launched
     if not has_result:
         case.report = _with_logged_end(case, launched)
+        if case.report.set_up:
+            case.report = _compared(case.report, set_up_passes(case.basis.facts, case.report.set_up, asks=True))
         if launched is None:
             problem = problem or case.ask(DamageOf(attempt.submission))
     evidence = Evidence(
@@ -46,7 +50,7 @@ def record_outcome(case: Case) -> None:
         exit_codes={} if launched is None or launched.exit_code is None else {0: launched.exit_code},
     )
     verdict = judge(evidence)
-    found = {**_as_data(evidence), "blamed": _blamed(case, verdict, launched)}
+    found = {**_as_data(evidence), "blamed": _blamed(case, verdict, launched), "set_up": _set_up(case, launched)}
     case.do(ended(attempt, verdict, case.basis.now, gpu_seconds(case), found))
 
 
@@ -81,8 +85,58 @@ def _with_logged_end(case: Case, launched: AttemptFile | None) -> JobReport:
         reason=logged.reason,
         nodes=report.nodes or (() if launched is None else launched.hosts),
         at_fault=logged.at_fault,
+        set_up=logged.set_up,
         ended_at=report.ended_at or logged.ended_at,
     )
+
+
+def set_up_passes(facts: Facts, digest: str, *, asks: bool) -> list[str]:
+    """Nodes on which an attempt of the run has passed the set-up lines with this hash.
+
+    Args:
+        facts: What is known.
+        digest: The hash.
+        asks: True if attempts in flight count, too: their launchers' files are asked for.
+    """
+    attempts = [attempt for repeat in facts.history.repeats.values() for attempt in repeat.attempts]
+    known = [attempt.evidence.get("set_up") for attempt in attempts]
+    passed = {str(one.get("node")) for one in known if isinstance(one, dict) and one.get("passed") == digest}
+    in_flight = [attempt for attempt in attempts if asks and attempt.in_flight and attempt.job_id is not None]
+    facts.require(*(LaunchesOf(attempt.key) for attempt in in_flight))
+    launched = [one for one in map(facts.launched, in_flight) if one is not None]
+    return sorted(passed | {one.hosts[0] for one in launched if one.environment.get(PASSED) == digest})
+
+
+def _compared(report: JobReport, passed: Sequence[str]) -> JobReport:
+    """The report on a set-up line that failed: the node's fault where the same lines passed on others of the run."""
+    others = [node for node in passed if node not in report.at_fault]
+    if not others:
+        return report
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    reason = f"{report.reason} on {report.at_fault[0]}; it passed on {', '.join(others[:3])}{more}"
+    return replace(report, outcome=Outcome.NODE_FAIL, reason=reason)
+
+
+def _set_up(case: Case, launched: AttemptFile | None) -> dict[str, str]:
+    """Which set-up lines passed or failed, and on which node; empty where there were none, or nobody knows."""
+    if case.report.set_up:
+        return {"failed": case.report.set_up, "node": case.report.at_fault[0]}
+    passed = "" if launched is None else launched.environment.get(PASSED, "")
+    return {"passed": passed, "node": launched.hosts[0]} if launched is not None and passed else {}
+
+
+def blamed_later(facts: Facts, attempt: AttemptState, now: Now) -> Ended | None:
+    """The end, judged anew, of an attempt by whose set-up line nobody could blame a node then; None: as it was."""
+    known = attempt.evidence.get("set_up")
+    if attempt.outcome is not Outcome.TRAINER_ERROR or not isinstance(known, dict) or "failed" not in known:
+        return None
+    report = replace(ABSENT, reason=attempt.reason, at_fault=(str(known.get("node")),), outcome=attempt.outcome)
+    report = _compared(report, set_up_passes(facts, str(known["failed"]), asks=False))
+    if report.outcome is attempt.outcome:
+        return None
+    evidence = {**attempt.evidence, "blamed": list(report.at_fault), "judged_before": str(attempt.outcome)}
+    verdict = Verdict(outcome=Outcome.NODE_FAIL, reason=report.reason)
+    return ended(attempt, verdict, now, attempt.gpu_seconds, evidence)
 
 
 def _blamed(case: Case, verdict: Verdict, launched: AttemptFile | None) -> list[str]:

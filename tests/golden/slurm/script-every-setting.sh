@@ -27,8 +27,43 @@
 
 # setup
 echo "sweep: zone $(env -u TZ date +%z)"
-module load cuda/12.8
-source "$HOME/env.sh"  # as written
+sweep_hash=bc708f3a
+sweep_block= sweep_whole= sweep_words=/dev/null
+if sweep_file=$(mktemp 2>/dev/null || mktemp /tmp/sweep.XXXXXX); then
+  exec {sweep_fd}<>"$sweep_file" && sweep_words=/dev/fd/$sweep_fd
+  rm -f -- "$sweep_file"
+fi
+sweep_module='(^|[;&|({[:space:]])(module|ml)[[:space:]]'
+sweep_error='(^|[^[:alnum:]_])error:|unable to lo(ad|cate) '
+sweep_next() {
+  sweep_block+=${sweep_block:+$'\n'}$1 sweep_whole=
+  [[ $1 == *\\ ]] || [[ $(LC_ALL=C BASH_ENV= "$BASH" -n -c "$sweep_block" 2>&1) ]] || sweep_whole=$sweep_block
+}
+sweep_passed() {
+  [[ $sweep_whole ]] || return 0
+  local line said= error= ended=${2:-ended}
+  mapfile -t sweep_lines <"$sweep_words"
+  for line in ${sweep_lines[@]+"${sweep_lines[@]}"}; do
+    printf '%s\n' "$line" >&2
+    [[ $line == +* || $line != *[![:space:]]* ]] && continue
+    [[ ! $error && ${line,,} =~ $sweep_error ]] && error=1 said=
+    said+=${said:+; }$line
+  done
+  line=${sweep_whole//[[:cntrl:]]/ } said=${said//[[:cntrl:]]/ }
+  if [[ $1 != 0 || $ended != ended || ($error && $line =~ $sweep_module) ]]; then
+    [[ $error ]] || ((${#said} < 300)) || said=${said: -300}
+    printf 'sweep: set-up %s failed on %s: `%s` %s with exit code %s: %s\n' "$sweep_hash" \
+      "${SLURMD_NODENAME:-$HOSTNAME}" "${line:0:200}" "$ended" "$1" "${said:0:300}"
+    sweep_whole=
+    exit 1
+  fi
+  sweep_block= sweep_whole=
+}
+trap 'sweep_code=$?; exec 2>&1; ((sweep_code > 128)) || sweep_passed "$sweep_code" "ended the script"' EXIT
+sweep_next 'module load cuda/12.8'; eval "$sweep_whole" 2>|"$sweep_words"; sweep_passed $?
+sweep_next 'source "$HOME/env.sh"  # as written'; eval "$sweep_whole" 2>|"$sweep_words"; sweep_passed $?
+sweep_whole=$sweep_block; eval "$sweep_whole" 2>|"$sweep_words"; sweep_passed $?
+[[ ! ${sweep_fd:-} ]] || exec {sweep_fd}>&-; export SWEEP_SET_UP=$sweep_hash
 sweep_check='"""Starts a module of a snapshot of the code once every file of the snapshot was found to be as submitted.
 
 ``python -I -S -c TEXT SNAPSHOT HASH -m MODULE OPTIONS...``, where TEXT is this file. The job script holds it, and the

@@ -8,10 +8,12 @@ import pytest
 
 from sweep.core.attempts.attempt import ErrorClass, JobReport, Outcome, Phase
 from sweep.core.attempts.blame import Blame
+from sweep.core.attempts.ledger import Ended
+from sweep.core.jobs.set_up import PASSED, failure_in
 from sweep.core.settings.site import Site
 from sweep.ports import SubmissionRejectedError
 from tests.fakes import tiny_cell
-from tests.sweep.usecases.world import CALM, World, nodes_known, rank_error
+from tests.sweep.usecases.world import CALM, World, nodes_known, rank_error, several
 
 
 def test_a_retry_keeps_away_from_the_node_that_failed_if_the_cluster_knows_its_name(world: World) -> None:
@@ -105,3 +107,65 @@ def test_exclusion_never_leaves_too_few_nodes_nor_names_one_that_is_unknown(worl
     world.end_all(orchestrator, "NODE_FAIL", nodes=("gone", "n2"))
     orchestrator.step()
     assert world.submitted()[-1].exclude == ()
+
+
+def _end_in_set_up(world: World, job: str, node: str) -> None:
+    """A set-up line fails on a node; the job script says so in the log."""
+    says = f"sweep: set-up 0123abcd failed on {node}: `module load x` ended with exit code 1: no x\n"
+    found = failure_in(says)
+    assert found is not None
+    world.scheduler.logs[job] = replace(found, ended_at=world.clock.now())
+    world.scheduler.say(job, "FAILED", nodes=(node,), exit_code=1)
+
+
+def test_a_set_up_line_that_passes_nowhere_is_a_trainer_error_which_pauses_the_run(world: World) -> None:
+    world.policy = replace(CALM, pause_after=2, max_concurrent_jobs=2)
+    orchestrator = world.begun(*several(3))
+    for job, node in zip(world.scheduler.live_jobs(), ("n1", "gpu-a"), strict=True):
+        _end_in_set_up(world, job, node)
+    now = world.look_twice(orchestrator)
+    assert world.outcomes() == [Outcome.TRAINER_ERROR] * 2
+    assert world.events(Ended)[0].reason == "the set-up line `module load x` ended with exit code 1: no x"
+    assert [action.hole for action in now.actions] == ["", "", "paused"]
+    assert world.blame.blames == []
+
+
+@pytest.mark.parametrize("is_over", [True, False], ids=["which-has-ended", "which-runs"])
+def test_a_set_up_line_that_passed_on_another_node_is_the_nodes_fault(world: World, is_over: bool) -> None:
+    world.scheduler.limits = nodes_known("n1", "n2", "n3")
+    orchestrator = world.begun(*several(2))
+    good, bad = world.scheduler.live_jobs()
+    world.launched(good, hosts=("n2",), environment={PASSED: "0123abcd"})
+    if is_over:
+        world.finish(good)
+    _end_in_set_up(world, bad, "n1")
+    world.look_twice(orchestrator)
+    failed = next(event for event in world.events(Ended) if event.outcome is not Outcome.SUCCEEDED)
+    assert failed.outcome is Outcome.NODE_FAIL
+    assert failed.reason.endswith("exit code 1: no x on n1; it passed on n2")
+    assert [blame.node for blame in world.blame.blames] == ["n1"]
+    assert world.submitted()[-1].exclude == ("n1",)
+
+
+def test_the_first_victim_of_a_node_is_tried_again_once_its_set_up_lines_have_passed_elsewhere(world: World) -> None:
+    world.policy = replace(CALM, max_concurrent_jobs=1)
+    world.scheduler.limits = nodes_known("n1", "n2", "n3")
+    orchestrator = world.begun(*several(2))
+    (bad,) = world.scheduler.live_jobs()
+    _end_in_set_up(world, bad, "n1")
+    world.look_twice(orchestrator)
+    (good,) = world.scheduler.live_jobs()
+    world.launched(good, hosts=("n2",), environment={PASSED: "0123abcd"})
+    world.finish(good)
+    assert not orchestrator.step().is_over
+    assert world.outcomes() == [Outcome.TRAINER_ERROR, Outcome.SUCCEEDED, Outcome.NODE_FAIL]
+    assert world.submitted()[-1].exclude == ("n1",)
+
+
+def test_other_set_up_lines_that_passed_elsewhere_blame_no_node(world: World) -> None:
+    orchestrator = world.begun(*several(2))
+    good, bad = world.scheduler.live_jobs()
+    world.launched(good, hosts=("n2",), environment={PASSED: "76543210"})
+    _end_in_set_up(world, bad, "n1")
+    world.look_twice(orchestrator)
+    assert world.outcomes() == [Outcome.TRAINER_ERROR]
