@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from analysis.attempt_files import AttemptFiles, Measurement, names_in, read_attempt
 from sweep.core.attempts.attempt import ABSENT, AttemptKey, Outcome
 from sweep.core.attempts.history import AttemptState, History, RepeatHistory, fold
-from sweep.core.attempts.ledger import parse_event, parse_lines
+from sweep.core.attempts.ledger import parse_lines
 from sweep.core.attempts.verdict import Evidence, judge
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.layout import CELLS_DIR, LEDGER_FILE, SWEEP_FILE, attempt_dir
@@ -86,8 +86,7 @@ def _read_sweep(run_dir: Path) -> SweepFile:
 
 def _read_ledger(path: Path) -> tuple[History, list[str]]:
     try:
-        lines = (line.decode("utf-8", errors="replace") for line in read_lines(path))
-        events, problems = parse_lines(lines, parse_event)
+        events, problems = parse_lines(read_lines(path))
     except FileNotFoundError:
         return History(), [f"there is no {LEDGER_FILE}; how attempts ended is told from their own files"]
     except OSError as error:

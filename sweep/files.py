@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
+import itertools
 import os
 import stat
 import uuid
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path, PurePath
-    from typing import Any, BinaryIO
+    from typing import BinaryIO
 
 _MIB = 1 << 20
 LARGEST_BYTES: Mapping[str, int] = {
@@ -30,11 +30,16 @@ LARGEST_BYTES: Mapping[str, int] = {
 _LARGEST_OTHER_BYTES = 64 * _MIB
 _LONGEST_LINE_BYTES = 64 * _MIB
 """Longer than the event that cancels 100,000 cells at once."""
-_PIECE_BYTES, _LAST_BYTES = 1 << 17, 1 << 10
+_PIECE_BYTES = 1 << 13
+"""Small, so that the lines of a piece are still in the cache of the processor when they are parsed."""
 
 
 PRIVATE_UMASK = 0o077
 """Of a process that has no run directory yet: what it makes is its user's alone."""
+
+
+class RunDirError(Exception):
+    """A run directory cannot be used; the message says why and what to change."""
 
 
 def umask_for(folder: Path) -> int:
@@ -108,7 +113,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Lines of a file, read in pieces; a line longer than any record comes as several.
+    """Lines of a file without their ends, read in pieces; a line longer than any record comes as several.
 
     Raises:
         OSError: If the file cannot be opened, is no regular file, or is larger than a file of its kind may be.
@@ -118,35 +123,15 @@ def read_lines(path: Path) -> Iterator[bytes]:
     if size > LARGEST_BYTES.get(path.name, _LARGEST_OTHER_BYTES):
         file.close()
         raise OSError(errno.EFBIG, f"it holds {size:,} bytes, more than such a file can", str(path))
-    return io.BufferedReader(_EndedLines(file), _PIECE_BYTES)
+    return itertools.chain.from_iterable(_lines_by_piece(file))
 
 
-class _EndedLines(io.RawIOBase):
-    """The bytes of a file, with a line's end put into a line that is longer than any record."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._raw = io.FileIO(file.fileno(), closefd=False)
-        self._length = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def readinto(self, buffer: Any) -> int:
-        size = self._raw.readinto(buffer) or 0
-        # The end of the last line is near the end of the piece, but for lines as long as it.
-        begin = max(0, size - _LAST_BYTES)
-        end = begin + bytes(buffer[begin:size]).rfind(b"\n")
-        if end < begin:
-            end = bytes(buffer[:size]).rfind(b"\n")
-        self._length = self._length + size if end < 0 else size - end - 1
-        if self._length > _LONGEST_LINE_BYTES:
-            buffer[:1], self._length = b"\n", 0
-        return size
+def _lines_by_piece(file: BinaryIO) -> Iterator[list[bytes]]:
+    with file:
+        while piece := file.read(_PIECE_BYTES):
+            if not piece.endswith(b"\n"):
+                piece += file.readline(_LONGEST_LINE_BYTES)
+            yield piece.removesuffix(b"\n").split(b"\n")
 
 
 def read_tail(path: Path, most_bytes: int) -> bytes:

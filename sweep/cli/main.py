@@ -54,11 +54,11 @@ def main(argv: Sequence[str]) -> int:
 def _expected_errors() -> tuple[type[Exception], ...]:
     """Errors that the user or the machine causes: they are shown without a traceback."""
     from sweep.adapters.files.lease import LeaseHeldError, LeaseLostError
-    from sweep.adapters.files.run_reader import RunDirError
     from sweep.adapters.files.sources_snapshot import SourcesError
     from sweep.config import ConfigError
     from sweep.core.cells.axes import GridError
     from sweep.core.records.sweep_file import PinError
+    from sweep.files import RunDirError
     from sweep.ports import SchedulerError
 
     return (

@@ -31,7 +31,6 @@ from analysis.load import LoadError, load
 from analysis.table import build
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.run_directory import RunDir
-from sweep.adapters.files.run_reader import RunDirError
 from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.cli import main as command_line
 from sweep.cli.verbs.cancel import _cluster
@@ -41,7 +40,7 @@ from sweep.core.attempts.ledger import render_event
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.preflight_record import Preflight
 from sweep.core.records.sweep_file import SweepFile, extended
-from sweep.files import read_text
+from sweep.files import RunDirError, read_text
 from sweep.ports import ClusterView, SchedulerError
 from sweep.usecases.orchestrate import Orchestrator
 from sweep.usecases.session import Order, Origin, RunPorts, Session

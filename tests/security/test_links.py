@@ -14,13 +14,13 @@ from analysis.export import write_tables
 from analysis.figures.figure import write_figures
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.run_directory import RunDir
-from sweep.adapters.files.run_reader import RunDirError
 from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.adapters.slurm.commands import SlurmCommands
 from sweep.adapters.slurm.submitit_executor import LaunchExecutor
 from sweep.core.attempts.ledger import Reopened
 from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import SlurmSpec
+from sweep.files import RunDirError
 from tests.analysis import factory
 from tests.security.test_compiler_caches import NOBODY, needs_root
 from tests.stubs.jobs import key, stub_launch, submission

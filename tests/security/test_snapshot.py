@@ -17,7 +17,6 @@ import pytest
 
 from sweep.adapters.files.lease import Holder, Lease
 from sweep.adapters.files.run_directory import RunDir
-from sweep.adapters.files.run_reader import RunDirError
 from sweep.adapters.files.sources_snapshot import snapshot
 from sweep.adapters.local.preflight_runner import PreflightError, PreflightRunner
 from sweep.adapters.local.scheduler import LocalScheduler
@@ -25,6 +24,7 @@ from sweep.adapters.slurm.commands import SlurmCommands
 from sweep.adapters.slurm.submitit_executor import LaunchExecutor
 from sweep.core.attempts.attempt import ErrorClass, Phase
 from sweep.core.settings.spec import SlurmSpec
+from sweep.files import RunDirError
 from tests.fakes import weak_content
 from tests.security.test_compiler_caches import NOBODY, needs_root
 from tests.stubs.jobs import key, stub_launch, submission

@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from sweep.adapters.files.run_reader import RunDirError
 from sweep.core.attempts.ledger import (
     EVENT_NAMES,
-    LEDGER_VERSION,
+    LINE_HEAD,
     Ended,
     Reserved,
-    parse_event,
     parse_lines,
     render_event,
 )
 from sweep.core.encoding.names import JOB_NAME, LATEST_TIME
-from sweep.files import open_to_append, read_lines
+from sweep.files import RunDirError, open_to_append, read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from sweep.core.attempts.ledger import Event
 
 
-_MOST_BRACKETS = 50
-"""As many as the evidence of eight failed ranks has."""
+_SHORT_BYTES, _MOST_BRACKETS = 400, 50
+"""A line as short cannot nest too deep to be written again; the evidence of eight failed ranks has 50 brackets."""
 
 
 class LedgerFile:
@@ -49,7 +47,7 @@ class LedgerFile:
             PermissionError: If it is somebody else's.
         """
         try:
-            return parse_lines(read_lines(self._path), _fast_parser())
+            return parse_lines(read_lines(self._path), _fast_readers())
         except FileNotFoundError:
             return [], []
         except PermissionError:
@@ -87,40 +85,24 @@ class LedgerFile:
                 _write_all(fd, b"\n")
 
 
-def _fast_parser() -> Callable[[bytes], Event]:
-    """As :func:`sweep.core.attempts.ledger.parse_event`, which reads every line that is not plainly an event.
-
-    A long sweep's ledger is read at every start: lines as ``render_event`` writes them are decoded in C, straight to
-    events.
-    """
+def _fast_readers() -> Mapping[bytes, Callable[[bytes], Event]]:
+    """Readers for :func:`sweep.core.attempts.ledger.parse_lines` that decode a line in C, straight to its event."""
     import msgspec  # takes as long to import as ten of our modules, and a run that has not begun has no ledger
 
-    head = f'{{"v": {LEDGER_VERSION}, "event": "'.encode()
-    start = len(head)
-    decoders: dict[bytes, Callable[[bytes], Any]] = {
-        head + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()
+    readers: dict[bytes, Callable[[bytes], Any]] = {
+        LINE_HEAD + name.encode(): msgspec.json.Decoder(kind).decode for kind, name in EVENT_NAMES.items()
     }
     for kind, wrap in ((Reserved, _checked), (Ended, _shallow)):
-        name = head + EVENT_NAMES[kind].encode()
-        decoders[name] = wrap(decoders[name])
-
-    def parse(line: bytes) -> Event:
-        decode = decoders.get(line[: line.find(b'"', start)])
-        if decode is not None:
-            try:
-                return decode(line)  # type: ignore[no-any-return]  # of this kind
-            except (ValueError, RecursionError):
-                pass  # the other reader says what is wrong, if anything is
-        return parse_event(line.decode("utf-8", errors="replace"))
-
-    return parse
+        name = LINE_HEAD + EVENT_NAMES[kind].encode()
+        readers[name] = wrap(readers[name])
+    return readers
 
 
 def _shallow(decode: Callable[[bytes], Ended]) -> Callable[[bytes], Ended]:
-    """Leave a line with many brackets to the other reader, which limits how deep its evidence is."""
+    """Leave a long line with many brackets to the other reader, which limits how deep its evidence is."""
 
     def decode_shallow(line: bytes) -> Ended:
-        if line.count(b"[") + line.count(b"{") > _MOST_BRACKETS:
+        if len(line) > _SHORT_BYTES and line.count(b"[") + line.count(b"{") > _MOST_BRACKETS:
             raise ValueError(line)
         return decode(line)
 

@@ -10,10 +10,9 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
-from sweep.adapters.files.run_reader import RunDirError
 from sweep.core.jobs.secrets import SecretFinder, redacted_text
 from sweep.core.jobs.sources import SOURCE_PACKAGES
-from sweep.files import write_atomically
+from sweep.files import RunDirError, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from sweep.adapters.files.run_reader import RunDirError, RunReader
+from sweep.adapters.files.run_reader import RunReader
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.submission import Claim, Submission, claim_file, submission_file
 from sweep.core.records.attempt_record import CellFile, parse_error
@@ -30,7 +30,7 @@ from sweep.core.records.layout import (
 from sweep.core.records.notes import CancelRequest, SchedulerAway
 from sweep.core.records.result import results_by_precedence
 from sweep.core.records.sweep_file import SweepFile
-from sweep.files import make_folder, read_text, write_atomically
+from sweep.files import RunDirError, make_folder, read_text, write_atomically
 from sweep.launch.claim import read, take
 
 if TYPE_CHECKING:

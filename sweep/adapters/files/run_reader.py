@@ -23,7 +23,7 @@ from sweep.core.records.layout import (
 from sweep.core.records.notes import SchedulerAway
 from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile
-from sweep.files import read_text, strangers_files, umask_for
+from sweep.files import RunDirError, read_text, strangers_files, umask_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from sweep.core.attempts.attempt import AttemptKey
 
 _T = TypeVar("_T")
-
-
-class RunDirError(Exception):
-    """A run directory cannot be used; the message says why and what to change."""
 
 
 class RunReader:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sweep.core.attempts.attempt import Outcome, Phase, Stop
+from sweep.core.attempts.attempt import AttemptKey, Outcome, Phase, Stop
 from sweep.core.attempts.ledger import (
     CancelRequested,
     Ended,
+    Event,
     Refused,
     Released,
     Reopened,
+    RepeatKey,
     Requeued,
     Reserved,
     Sighted,
@@ -21,12 +24,6 @@ from sweep.core.attempts.ledger import (
     Withdrawn,
     no_collection,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from sweep.core.attempts.attempt import AttemptKey
-    from sweep.core.attempts.ledger import Event, RepeatKey
 
 
 @dataclass(slots=True)
@@ -147,8 +144,10 @@ class History:
 
     def attempt(self, key: AttemptKey) -> AttemptState | None:
         """One attempt, if it was reserved."""
-        attempts = self.of(key.cell_id, key.repeat).attempts
-        return next((attempt for attempt in attempts if attempt.key.attempt == key.attempt), None)
+        for attempt in self.of(key.cell_id, key.repeat).attempts:
+            if attempt.key.attempt == key.attempt:
+                return attempt
+        return None
 
     def in_flight(self) -> Iterator[AttemptState]:
         """Attempts that may still be running."""
@@ -172,17 +171,18 @@ def _reserved(history: History, event: Reserved) -> None:
 
 def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> AttemptState:
     repeat = _repeat_of(history, key)
-    attempts, repeat.skipped = repeat.attempts, None
+    attempts, repeat.skipped, number = repeat.attempts, None, key.attempt
     for other in attempts:
-        if other.key.attempt == key.attempt and not other.submission:
+        if other.key.attempt != number:
+            if other.outcome is None and not other.released:
+                history.problems.append(f"attempt {key} was reserved while {other.key} was in flight")
+        elif other.submission:
+            history.problems.append(f"attempt {key} was reserved by {other.submission} and by {event.submission}")
+        else:
             # It ended, or was cancelled, under a reservation that comes late.
             other.submission, other.index, other.reserved_at = event.submission, index, event.time
             other.gpu_hours, other.gpus, other.is_cut = event.gpu_hours, event.gpus, event.is_cut
             return other
-        if other.key.attempt == key.attempt:
-            history.problems.append(f"attempt {key} was reserved by {other.submission} and by {event.submission}")
-        elif other.in_flight:
-            history.problems.append(f"attempt {key} was reserved while {other.key} was in flight")
     state = AttemptState(
         key=key,
         submission=event.submission,
@@ -198,10 +198,7 @@ def _reserve(history: History, event: Reserved, index: int, key: AttemptKey) -> 
 
 def _repeat_of(history: History, key: AttemptKey) -> RepeatHistory:
     name = (key.cell_id, key.repeat)
-    found = history.repeats.get(name)
-    if found is None:
-        found = history.repeats[name] = RepeatHistory()
-    return found
+    return history.repeats.get(name) or history.repeats.setdefault(name, RepeatHistory())
 
 
 def _insert(attempts: list[AttemptState], state: AttemptState) -> None:
@@ -256,7 +253,8 @@ def _released(history: History, event: Released) -> None:
 
 def _ended(history: History, event: Ended) -> None:
     attempts = _repeat_of(history, event.key).attempts
-    states = [state for state in attempts if state.key.attempt == event.key.attempt]
+    number = event.key.attempt
+    states = [state for state in attempts if state.key.attempt == number]
     if not states:
         # The line of its reservation is lost; what it measured is not, nor is its number used again.
         history.problems.append(f"attempt {event.key} ended but was never reserved")

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from sweep.adapters.files import ledger_file
 from sweep.adapters.files.ledger_file import LedgerFile
+from sweep.core.attempts import ledger
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.attempts.ledger import Event, Reserved, Submitted, parse_event, parse_lines, render_event
+from sweep.core.attempts.ledger import Event, Reserved, Submitted, parse_lines, render_event
 from tests.events import EVENTS
 
 RESERVED = Reserved(
@@ -92,7 +93,7 @@ def test_a_write_that_fails_half_way_is_an_error_and_the_next_event_is_still_rea
 
 def _outcome(line: str) -> object:
     """What the reference reader makes of a line: an event, None (a problem), or nothing of an empty one."""
-    events, problems = parse_lines([line], parse_event)
+    events, problems = parse_lines([line.encode()])
     return (events, len(problems))
 
 
@@ -119,5 +120,5 @@ def test_a_line_is_read_as_the_reference_reads_it_damaged_or_not(event: Event, d
 def test_a_plain_line_is_read_without_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.jsonl"
     LedgerFile(path).append(RESERVED)
-    monkeypatch.setattr(ledger_file, "parse_event", lambda line: pytest.fail(f"{line} went the slow way"))
+    monkeypatch.setattr(ledger, "parse_event", lambda line: pytest.fail(f"{line} went the slow way"))
     assert LedgerFile(path).read() == ([RESERVED], [])

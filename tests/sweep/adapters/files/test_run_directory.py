@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters.files.run_directory import RunDir
-from sweep.adapters.files.run_reader import RunDirError, find_run_dirs
+from sweep.adapters.files.run_reader import find_run_dirs
 from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import cell_id
 from sweep.core.encoding.record import RecordError
@@ -19,7 +19,7 @@ from sweep.core.records.layout import RESULT_FILE, SWEEP_FILE, attempt_dir, rank
 from sweep.core.records.progress import Progress
 from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.spec import LaunchSpec
-from sweep.files import write_atomically
+from sweep.files import RunDirError, write_atomically
 from sweep.launch.claim import take
 from tests.fakes import CPU, result_of, submission_of, tiny_cell, weak_content
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters.files.provenance import collect
-from sweep.adapters.files.run_reader import RunDirError
 from sweep.adapters.files.sources_snapshot import SourcesError, packages_root, read_sources, snapshot
 from sweep.core.jobs.sources import hash_sources
+from sweep.files import RunDirError
 
 
 def _checkout(root: Path) -> Path:

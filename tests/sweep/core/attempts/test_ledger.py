@@ -99,7 +99,7 @@ def test_a_damaged_line_is_no_event(line: str) -> None:
 def test_a_torn_tail_and_a_damaged_line_in_the_middle_lose_nothing_else() -> None:
     lines = [render_event(reserved("s1", key())), render_event(submitted("s1", "7")), render_event(ended(key()))]
     torn = [lines[0], lines[1][:20], "", "\0\0\0", lines[2], lines[0][:-3]]
-    events, problems = parse_lines(torn, parse_event)
+    events, problems = parse_lines([line.encode() for line in torn])
     assert events == [reserved("s1", key()), ended(key())]
     assert [problem.split(" cannot")[0] for problem in problems] == ["ledger line 2", "ledger line 4", "ledger line 6"]
     assert "the rest was kept" in problems[0]
@@ -109,7 +109,7 @@ def test_a_torn_tail_and_a_damaged_line_in_the_middle_lose_nothing_else() -> Non
 def test_a_ledger_cut_anywhere_gives_the_events_before_the_cut(events: list[Event], data: st.DataObject) -> None:
     text = "".join(render_event(event) + "\n" for event in events)
     cut = data.draw(st.integers(0, len(text)))
-    found, problems = parse_lines(text[:cut].split("\n"), parse_event)
+    found, problems = parse_lines(text[:cut].encode().split(b"\n"))
     assert found == events[: len(found)]
     whole = text[:cut].count("\n")
     assert len(found) in (whole, whole + 1)

@@ -20,7 +20,6 @@ from sweep.core.attempts.ledger import (
     Reopened,
     Reserved,
     Submitted,
-    parse_event,
     parse_lines,
     render_event,
 )
@@ -261,7 +260,7 @@ class Sweeps(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.lines: list[str] = []
+        self.lines: list[bytes] = []
         self.used: set[AttemptKey] = set()
         self.in_flight: set[AttemptKey] = set()
         self.measured: set[tuple[str, int]] = set()
@@ -269,14 +268,14 @@ class Sweeps(RuleBasedStateMachine):
 
     def history(self) -> History:
         """What an orchestrator knows that has just been started."""
-        events, problems = parse_lines(self.lines, parse_event)
+        events, problems = parse_lines(self.lines)
         assert problems == []
         history = fold(events)
         assert history.problems == []
         return history
 
     def write(self, event: Event) -> None:
-        self.lines.append(render_event(event))
+        self.lines.append(render_event(event).encode())
 
     def actions(self) -> list[Action]:
         return decide(["a", "b"], repeats=2, history=self.history())
