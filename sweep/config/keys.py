@@ -14,7 +14,7 @@ from sweep.core.cells.model_shape import FlopConvention
 from sweep.core.encoding.codec import has_no_default
 from sweep.core.encoding.message import did_you_mean, nearest
 from sweep.core.settings.policy import Policy
-from sweep.core.settings.spec import ClusterSpec
+from sweep.core.settings.spec import ClusterSpec, RunOrder
 
 CHOICES = ("grid", "cluster", "trainer", "policy")
 SERIES = ("kind", "baseline", "envelope", "by")
@@ -38,6 +38,7 @@ class RootKeys:
     require: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
     preflight: bool = False
+    order: RunOrder = RunOrder.SHUFFLED
     max_combinations: int = 100_000
 
 

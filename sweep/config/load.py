@@ -182,6 +182,7 @@ def _spec(request: _Request) -> SweepSpec:
         overrides=request.typed,
         notify=keys.notify,
         preflight=keys.preflight,
+        order=keys.order,
         policy=request.policy(),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.ledger import Event
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.message import counted
 from sweep.core.settings.policy import Policy
 from sweep.core.settlement.case import Now, SettlementPolicy
 from sweep.core.settlement.effects import Cancel, Withdraw
@@ -49,6 +50,19 @@ class Observation:
     reports: Mapping[str, JobReport]
     unrecorded: frozenset[AttemptKey]
     problem: str = ""
+
+    def notes(self) -> list[str]:
+        """Notes, for people, on what the run's ledger does not say."""
+        notes = []
+        if self.problem:
+            asked = f"the scheduler cannot be asked ({self.problem})"
+            notes.append(f"{asked}; jobs in flight are shown as the run left them")
+        if count := len(self.unrecorded):
+            notes.append(
+                f"{counted(count, 'attempt')} {'has' if count == 1 else 'have'} ended since the run was left, shown as "
+                "it looks now; the sweep's command records it, retries what a retry can cure, and makes the tables"
+            )
+        return notes
 
 
 def observe(history: History, *, records: RunRecords, view: ClusterView, now: float) -> Observation:

@@ -215,6 +215,7 @@ class Orchestrator:
             maintenance_at=self._site.maintenance_at,
             canary_helps=self.order.canary_helps,
             ruled_out=self.ruled_out,
+            order_seed=self.order.order_seed,
         )
 
 

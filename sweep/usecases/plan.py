@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from sweep.core.attempts.ledger import Reopened
 from sweep.core.decisions.admission import AdmissionBounds, admitted
 from sweep.core.decisions.plan import Action, decide, to_reopen
 from sweep.core.records.sweep_file import SweepFile, extended
-from sweep.core.settings.spec import SchedulerKind
+from sweep.core.settings.spec import RunOrder, SchedulerKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +41,8 @@ def sweep_file_of(spec: SweepSpec, expansion: Expansion, *, own_name: str | None
         own_name=own_name,
         scheduler=spec.cluster.scheduler,
         accounting=spec.cluster.slurm.sacct,
+        # From the run's name: `plan` shows what `run` will do.
+        order_seed=crc32(PurePath(spec.run_dir).name.encode()) if spec.order is RunOrder.SHUFFLED else None,
     )
 
 
@@ -55,14 +59,14 @@ def declare(run_dir: RunDirectory, content: SweepFile) -> SweepFile:
 
 
 def planned(
-    spec: SweepSpec, cells: Mapping[str, Cell], known: Mapping[str, Cell], history: History, *, now: float
+    spec: SweepSpec, cells: Mapping[str, Cell], whole: SweepFile, history: History, *, now: float
 ) -> list[Action]:
     """The first actions of a run of this command, as far as they follow without asking the cluster.
 
     Args:
         spec: What is asked for.
         cells: Its cells.
-        known: Those, and all others that the run directory knows.
+        whole: What the run directory would hold: those, and all others that it knows.
         history: All attempts so far; what is asked for again is reopened in it.
         now: Unix time.
     """
@@ -70,6 +74,7 @@ def planned(
         now=now,
         most_jobs=spec.cluster.slurm.max_concurrent_jobs,
         canary_helps=spec.cluster.scheduler is SchedulerKind.SLURM,
+        order_seed=whole.order_seed,
     )
 
     def actions() -> list[Action]:
@@ -80,7 +85,7 @@ def planned(
             rules=spec.policy.outcomes,
             walltime_min=spec.cluster.walltime_min,
         )
-        return admitted(decided, known, history, spec.policy, bounds)
+        return admitted(decided, whole.cells, history, spec.policy, bounds)
 
     if spec.retry:
         history.apply(Reopened(time=now, repeats=tuple(to_reopen(actions(), spec.retry))))

@@ -48,6 +48,7 @@ class Order:
         cluster: Where they run.
         policy: What is retried, held back and allowed to cost.
         canary_helps: True if a canary makes sense here: cells would otherwise go out together.
+        order_seed: Seed of the order of submission; None: the grid's order.
     """
 
     cells: Mapping[str, Cell]
@@ -57,6 +58,7 @@ class Order:
     cluster: ClusterSpec
     policy: Policy = field(default_factory=Policy)
     canary_helps: bool = True
+    order_seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

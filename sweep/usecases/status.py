@@ -12,7 +12,7 @@ from sweep.core.decisions.plan import TO_SUBMIT, ActionKind, decide
 from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sweep.core.attempts.history import AttemptState, History
     from sweep.core.cells.axis import AxisValue
@@ -79,7 +79,7 @@ def statuses(
     seen: Observation | None = None,
     is_watched: bool = False,
 ) -> list[RepeatStatus]:
-    """Where every repeat of every cell stands, in grid order.
+    """Where every repeat of every cell stands, in the order of the actions, which without any is the grid's.
 
     Args:
         content: The run's points.
@@ -125,18 +125,9 @@ def _status(
         if launched is not None:
             flight = "running" if launched.ended_at is None else "ending"
         progress = run_dir.progress(attempt.key) if flight == "running" else None
-    return RepeatStatus(
-        cell=cell, axes=axes, action=action, attempt=attempt, progress=progress, flight=flight
-    )  # fmt: skip
+    return RepeatStatus(cell=cell, axes=axes, action=action, attempt=attempt, progress=progress, flight=flight)
 
 
 def gpu_hours_spent(history: History) -> float:
     """GPU-hours of all attempts that have ended, failed ones included, as far as their times are known."""
-    return sum(seconds for seconds in _gpu_seconds(history)) / 3600
-
-
-def _gpu_seconds(history: History) -> Iterable[float]:
-    for repeat in history.repeats.values():
-        for attempt in repeat.attempts:
-            if attempt.gpu_seconds is not None:
-                yield attempt.gpu_seconds
+    return sum(one.gpu_seconds or 0.0 for repeat in history.repeats.values() for one in repeat.attempts) / 3600

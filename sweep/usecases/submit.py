@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LARGEST_ARRAY = 1000
 """Tasks of one submission; Slurm's default MaxArraySize of 1001 caps the index at 1000."""
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 5.0, 300.0
+_SHUFFLED_ARRAYS = 50
+"""A shuffled order becomes about so many arrays: more would burden the scheduler, fewer would undo the shuffling."""
 _MOST_REFUSALS = 6
 """Times that a submission may be refused in unknown words (over some three minutes) before that is for good."""
 
@@ -97,13 +99,13 @@ class Submitter:
 
     def _groups(self, actions: Sequence[Action], site: Site) -> Iterator[tuple[_Shape, tuple[AttemptKey, ...]]]:
         """Attempts that need the same resources, at most one array's worth at a time, in the plan's order."""
-        groups: dict[_Shape, list[AttemptKey]] = {}
         bad = self._bad_nodes() if actions else ()
-        for action in actions:
-            key = AttemptKey(cell_id=action.cell_id, repeat=action.repeat, attempt=action.attempt)
-            groups.setdefault(self._shape(action, bad, site), []).append(key)
+        shaped = [
+            (self._shape(one, bad, site), AttemptKey(cell_id=one.cell_id, repeat=one.repeat, attempt=one.attempt))
+            for one in actions
+        ]
         most = min(self._most_tasks, site.max_array_tasks or LARGEST_ARRAY)
-        for shape, keys in groups.items():
+        for shape, keys in _together(shaped, is_shuffled=self._order.order_seed is not None):
             for start in range(0, len(keys), most):
                 yield shape, tuple(keys[start : start + most])
 
@@ -238,3 +240,23 @@ class Submitter:
         self._not_before = self._ports.clock.monotonic() + self._delay_s
         self._delay_s = min(2 * self._delay_s, _LONGEST_DELAY_S)
         return False
+
+
+def _together(
+    shaped: Sequence[tuple[_Shape, AttemptKey]], *, is_shuffled: bool
+) -> list[tuple[_Shape, list[AttemptKey]]]:
+    """Attempts of one shape put together; in a shuffled order only those of one round that stand near each other."""
+    stretch = max(1, len(shaped))
+    if is_shuffled:
+        stretch = max(1, len(shaped) * len({shape for shape, _ in shaped}) // _SHUFFLED_ARRAYS)
+    groups: dict[tuple[int, int, _Shape], list[AttemptKey]] = {}
+    for number, (shape, key) in enumerate(shaped):
+        place = (key.repeat if is_shuffled else 0, number // stretch, shape)
+        groups.setdefault(place, []).append(key)
+    found: list[tuple[_Shape, list[AttemptKey]]] = []
+    for (_, _, shape), keys in groups.items():
+        if found and found[-1][0] == shape:
+            found[-1][1].extend(keys)
+        else:
+            found.append((shape, keys))
+    return found

@@ -42,8 +42,12 @@ GONE = {"local_address"}
 """Fields that are written no more (of a submission's ``launch``); what older versions wrote is left aside."""
 
 
+NEW = {"order_seed": None}
+"""Fields that older versions did not write, with the value that their files have by that."""
+
+
 def values(text: str) -> object:
-    """The JSON of a file, or of each of its lines, without what is gone: the order of keys may change."""
+    """The JSON of a file, or of each of its lines, without what is gone or new: the order of keys may change."""
     try:
         return json.loads(text, object_hook=_without_gone)
     except ValueError:
@@ -51,7 +55,7 @@ def values(text: str) -> object:
 
 
 def _without_gone(data: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in data.items() if name not in GONE}
+    return {name: value for name, value in data.items() if name not in GONE and (name, value) not in NEW.items()}
 
 
 def _lines(parse: Callable[[str], str]) -> Callable[[str], str]:

@@ -82,6 +82,27 @@ def test_set_up_lines_run_on_this_machine_too_and_one_that_fails_is_named(shell:
     assert again.code == 0, again.err
 
 
+def test_cells_run_in_the_order_of_the_plan_and_a_renamed_run_goes_on_in_it(shell: Shell) -> None:
+    arguments, run_dir = _stub(shell, max_concurrent_cells=1)
+    command = [*(word for word in arguments if not word.startswith("seq_len=")), "nodes=1", "repeats=2", "tables=false"]
+    plan = json.loads(shell.run("plan", *command, "seq_len=[64,128,256]", "--json").out)
+    assert shell.run(*command, "seq_len=[64,256]").code == 0
+    early = set(_in_order(run_dir))
+    renamed = run_dir.rename(shell.folder / "renamed")
+    assert shell.run(*command, "seq_len=[64,128,256]", f"run_dir={renamed}").code == 0
+    planned = [(cell["cell"], cell["repeat"]) for cell in plan["cells"]]
+    assert (len(early), len(planned)) == (4, 6)
+    assert _in_order(renamed) == sorted(planned, key=lambda place: place not in early)
+    assert json.loads((renamed / "sweep.json").read_text())["order_seed"] == plan["totals"]["order_seed"]
+
+
+def _in_order(run_dir: Path) -> list[tuple[str, int]]:
+    """Cell and repeat of all attempts, as they began."""
+    found = [json.loads(path.read_text()) for path in run_dir.glob("cells/*/*/*/attempt.json")]
+    found.sort(key=lambda launched: launched["started_at"])
+    return [(launched["cell_id"], launched["repeat"]) for launched in found]
+
+
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_says_so_and_the_same_command_finishes(shell: Shell) -> None:
     started, arguments, run_dir = _running(shell, seconds=600)

@@ -150,7 +150,7 @@ def test_equal_cells_are_submitted_as_one_array_and_cancel_ends_only_one_task(
 ) -> None:
     gate = shell.folder / "gate"
     arguments, run_dir = _stub(shell, "array", environment={"STUB_GATE": str(gate)})
-    arguments = [word for word in arguments if not word.startswith("seq_len")]
+    arguments = [word for word in arguments if not word.startswith("seq_len")] + ["order=grid"]
     left = shell.run(*arguments, "nodes=1", "seq_len=[32,64,96]", "watch=false", "policy.canary=false")
     assert left.code == 3, left.err
     (submitted,) = events(run_dir, "submitted")

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Column, Table
 
-    from sweep.core.cells.axis import AxisValue
     from sweep.core.cells.cell import Cell
     from sweep.core.records.progress import Progress
     from sweep.core.records.sweep_file import SweepFile
@@ -56,7 +55,7 @@ def print_cells(
         row = [
             action.cell_id,
             *([str(action.repeat)] if repeat else []),
-            *(_shown(status.axes.get(name)) for name in axes),
+            *("" if (value := status.axes.get(name)) is None else str(value) for name in axes),
         ]
         row += [str(cell.gpus), cell.parallelism.equation(), str(cell.global_batch), status.state]
         if walltime_min is not None:
@@ -133,7 +132,3 @@ def _duration(seconds: float) -> str:
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _shown(value: AxisValue) -> str:
-    return "" if value is None else str(value)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sweep.core.attempts.history import History
-    from sweep.usecases.observe import Observation
     from sweep.usecases.status import RepeatStatus
 
 _TO_COME = (*TO_SUBMIT, ActionKind.LATER)
@@ -39,6 +38,12 @@ def totals_line(statuses: Sequence[RepeatStatus]) -> str:
     }
     parts = [f"{counts[state]} {label}" for state, label in labels.items() if counts[state]]
     return f"{counted(len(statuses), 'repeat')}: {', '.join(parts)}" if parts else "no cells"
+
+
+def order_text(seed: int | None) -> str:
+    """The order in which the rows of a plan are submitted."""
+    order = "as the grid has them" if seed is None else f"in rounds, shuffled with the seed {seed} (order=grid: not)"
+    return f"Rows stand in the order of submission: {order}."
 
 
 def gpu_hours_to_submit(statuses: Sequence[RepeatStatus], walltime_min: int) -> float:
@@ -69,17 +74,3 @@ def budget_notes(budget_gpu_hours: float | None, history: History) -> list[str]:
         f"budget of {hours_text(budget_gpu_hours)} GPU-hours: {hours_text(totals['gpu_hours_spent'])} spent, "
         f"{hours_text(totals['gpu_hours_reserved'])} reserved, {hours_text(left)} left"
     ]
-
-
-def observation_notes(seen: Observation) -> list[str]:
-    """Notes on what an observation of a run found that its ledger does not say."""
-    notes = []
-    if seen.problem:
-        notes.append(f"the scheduler cannot be asked ({seen.problem}); jobs in flight are shown as the run left them")
-    if seen.unrecorded:
-        count = len(seen.unrecorded)
-        notes.append(
-            f"{counted(count, 'attempt')} {'has' if count == 1 else 'have'} ended since the run was left, "
-            "shown as it looks now; the sweep's command records it, retries what a retry can cure, and makes the tables"
-        )
-    return notes

@@ -12,7 +12,7 @@ from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_note
 from sweep.cli.console import print_json
 from sweep.cli.display.cells_table import print_cells
 from sweep.cli.display.holes import print_rejections
-from sweep.cli.display.summary import budget_notes, budget_totals, gpu_hours_to_submit, totals_line
+from sweep.cli.display.summary import budget_notes, budget_totals, gpu_hours_to_submit, order_text, totals_line
 from sweep.core.grids.grid import expand
 from sweep.core.records.sweep_file import extended
 from sweep.usecases.plan import planned, sweep_file_of
@@ -29,9 +29,9 @@ def main(asked: Arguments) -> int:
     run_dir = RunReader(Path(spec.run_dir))
     old = run_dir.sweep_file()
     # An error where the directory belongs to another grid or cluster.
-    known = content.cells if old is None else extended(old, content).cells
+    whole = content if old is None else extended(old, content)
     history, problems = read_history(run_dir)
-    actions = planned(spec, content.cells, known, history, now=time.time())
+    actions = planned(spec, content.cells, whole, history, now=time.time())
     listed = statuses(content, history, run_dir, actions)
     walltime_min = spec.cluster.walltime_min
     hours = gpu_hours_to_submit(listed, walltime_min)
@@ -42,6 +42,7 @@ def main(asked: Arguments) -> int:
 
         budget = budget_totals(spec.policy.budget_gpu_hours, history)
         totals = {"gpu_hours_at_most": hours, "walltime_min": walltime_min, **budget, "run_dir": run_dir.path}
+        totals["order_seed"] = whole.order_seed
         print_json(as_json(content, listed, totals, walltime_min=walltime_min))
     else:
         print_cells(console, content, listed, walltime_min=walltime_min)
@@ -58,7 +59,7 @@ def main(asked: Arguments) -> int:
     console.print(
         f"\n{totals_line(listed)}; at most {hours:,.1f} GPU-hours (walltime {walltime_min} min x GPUs). "
         f"Grid {content.grid}, scale {content.scale}, cluster {content.cluster}, run directory {spec.run_dir}. "
-        "Nothing was submitted.",
+        f"{order_text(whole.order_seed)} Nothing was submitted.",
         highlight=False,
         markup=False,
         soft_wrap=True,

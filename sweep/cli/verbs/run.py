@@ -91,17 +91,8 @@ def _run(
         content = declare(run_dir, sweep_file_of(spec, expansion, own_name=own_name))
         print_rejections(err, content)
         print_notes(err, [*sbatch_notes(spec.cluster, os.environ), *baseline_notes(content)])
-        order = Order(
-            cells={point.cell_id: expansion.cells[point.cell_id] for point in expansion.points},
-            known=content.cells,
-            repeats=spec.repeats,
-            devices=spec.devices,
-            cluster=spec.cluster,
-            policy=spec.policy,
-            canary_helps=scheduler.keeps_jobs,
-        )
         session = session_for(
-            order,
+            _order_of(spec, expansion, content, keeps_jobs=scheduler.keeps_jobs),
             content,
             run_dir=run_dir,
             lease=lease,
@@ -128,6 +119,19 @@ def _run(
             finally:
                 scheduler.close()
     return _finish(spec, snapshot, run_dir, err, notifier)
+
+
+def _order_of(spec: SweepSpec, expansion: Expansion, content: SweepFile, *, keeps_jobs: bool) -> Order:
+    return Order(
+        cells={point.cell_id: expansion.cells[point.cell_id] for point in expansion.points},
+        known=content.cells,
+        repeats=spec.repeats,
+        devices=spec.devices,
+        cluster=spec.cluster,
+        policy=spec.policy,
+        canary_helps=keeps_jobs,
+        order_seed=content.order_seed,
+    )
 
 
 def _orchestrate(

@@ -16,7 +16,7 @@ from sweep.cli.display import evidence
 from sweep.cli.display.as_json import as_json
 from sweep.cli.display.cells_table import describe, print_cells
 from sweep.cli.display.holes import print_rejections
-from sweep.cli.display.summary import budget_notes, budget_totals, observation_notes, totals_line
+from sweep.cli.display.summary import budget_notes, budget_totals, totals_line
 from sweep.cli.wiring import observe_queue, observe_run
 from sweep.core.attempts.blame import unexpired
 from sweep.core.encoding.message import hours_text
@@ -77,7 +77,7 @@ def _cells(asked: Arguments, content: SweepFile, history: History, run_dir: RunD
         soft_wrap=True,
     )
     print_notes(err, budget_notes(content.policy.budget_gpu_hours, history))
-    print_notes(err, observation_notes(seen))
+    print_notes(err, seen.notes())
     if away is not None:
         when = "" if holder is not None else ", when it was last watched"
         console.print(f"{away_text(*away)}{when}.", highlight=False, markup=False, soft_wrap=True)
@@ -104,7 +104,7 @@ def _attempts(asked: Arguments, content: SweepFile, history: History, run_dir: R
     for cell in cells:
         out.print(f"cell {cell} ({describe(content.cells[cell])})", highlight=False, markup=False, soft_wrap=True)
         evidence.print_attempts(out, cell, content, history, run_dir, seen)
-    print_notes(err, observation_notes(seen))
+    print_notes(err, seen.notes())
 
 
 def _nodes(asked: Arguments, content: SweepFile) -> int:

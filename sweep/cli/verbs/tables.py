@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from sweep.adapters.files.lease import current_holder
 from sweep.adapters.files.sources_snapshot import packages_root
 from sweep.cli.common import OK, consoles, find_run_dir, print_notes, read_history, sweep_file_of
-from sweep.cli.display.summary import observation_notes
 from sweep.cli.wiring import observe_run
 from sweep.core.jobs.environment import scrubbed
 
@@ -32,7 +31,7 @@ def main(asked: Arguments) -> int:
     run_dir = find_run_dir(asked)
     if current_holder(Path(run_dir.path)) is None:
         history, _ = read_history(run_dir)
-        print_notes(err, observation_notes(observe_run(history, sweep_file_of(run_dir), run_dir)))
+        print_notes(err, observe_run(history, sweep_file_of(run_dir), run_dir).notes())
     return make_tables(run_dir, mix_fingerprints=mix, err=err)
 
 

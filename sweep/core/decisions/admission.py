@@ -14,7 +14,7 @@ from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.canary import canaries, canary_is_over, why_canary_pauses
 from sweep.core.decisions.maintenance import before_maintenance
 from sweep.core.decisions.out_of_memory import KnownToRunOut
-from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind
+from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind, in_rounds
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import hours_text
 
@@ -39,6 +39,7 @@ class AdmissionBounds:
         most_jobs: Jobs of the run that the site's settings let into the queue at once; None: no limit.
         size_limits: What the cluster never gives a single job.
         ruled_out: Cells that a preflight keeps from being tried: the table's word and the reason, by cell id.
+        order_seed: Seed of the order of submission; None: the order of the actions.
     """
 
     now: float
@@ -48,6 +49,7 @@ class AdmissionBounds:
     most_jobs: int | None = None
     size_limits: Sequence[SizeLimit] = ()
     ruled_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    order_seed: int | None = None
 
 
 def admitted(
@@ -65,14 +67,17 @@ def admitted(
     # What can never run is told first: nothing is to wait behind it.
     held = [_beyond_size(_ruled_out(action, bounds), cells, policy, bounds) for action in actions]
     if policy.infer_oom:
-        held = _without_inferred_oom(held, cells, history)
+        known = KnownToRunOut(cells, history)
+        held = [_inferred(action, cells, known) for action in held]
     held = _paused(held, history, policy)
     if bounds.maintenance_at is not None:
         held = before_maintenance(held, cells, history, left_s=bounds.maintenance_at - bounds.now)
     has_canaries = policy.canary and bounds.canary_helps
-    first = set(canaries(held, cells, history).values()) if has_canaries else set()
-    held = _within_budget(held, cells, history, policy, first)
-    held = _after_backoff(held, history, policy, bounds)
+    first = set(canaries(held, cells, history).values()) if policy.canary else set()
+    if bounds.order_seed is not None:
+        held = in_rounds(held, bounds.order_seed, first)
+    held = _within_budget(held, cells, history, policy, first if has_canaries else ())
+    held = [_backed_off(action, history, policy, bounds) for action in held]
     if has_canaries:
         held = _behind_canaries(held, cells, history)
     return _within_limits(held, cells, history, policy, bounds)
@@ -122,13 +127,8 @@ def _beyond_size(action: Action, cells: Mapping[str, Cell], policy: Policy, boun
     return _untried(action, "over_limit", f"it needs {size}; {limit.name} never lets it run")
 
 
-def _without_inferred_oom(actions: list[Action], cells: Mapping[str, Cell], history: History) -> list[Action]:
-    known = KnownToRunOut(cells, history)
-    return [_inferred(action, cells, known) if action.kind is ActionKind.SUBMIT else action for action in actions]
-
-
 def _inferred(action: Action, cells: Mapping[str, Cell], known: KnownToRunOut) -> Action:
-    other = known.needing_less_than(cells[action.cell_id])
+    other = known.needing_less_than(cells[action.cell_id]) if action.kind is ActionKind.SUBMIT else None
     if other is None:
         return action
     reason = f"inferred, not run: {other} ran out of device memory, and this cell needs more by every term"
@@ -248,10 +248,6 @@ def _over_budget(action: Action, cost: float, left: float, policy: Policy, histo
 
 
 # ---------------------------------------------------------------------------------------------------- back-off, canary
-
-
-def _after_backoff(actions: list[Action], history: History, policy: Policy, bounds: AdmissionBounds) -> list[Action]:
-    return [_backed_off(action, history, policy, bounds) for action in actions]
 
 
 def _backed_off(action: Action, history: History, policy: Policy, bounds: AdmissionBounds) -> Action:

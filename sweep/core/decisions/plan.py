@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -103,6 +104,16 @@ def decide(
     ]
 
 
+def in_rounds(actions: Iterable[Action], seed: int, first: Collection[Action]) -> list[Action]:
+    """Shuffled actions: those in ``first``, then repeat 1 of each cell, then 2 ...; further cells move none of them."""
+
+    def place(action: Action) -> tuple[bool, int, bytes]:
+        digest = hashlib.sha256(f"{seed} {action.cell_id} {action.repeat}".encode()).digest()
+        return action not in first, action.repeat, digest
+
+    return sorted(actions, key=place)
+
+
 def to_reopen(actions: Iterable[Action], outcomes: Collection[Outcome]) -> list[RepeatKey]:
     """Repeats that were given up, cancelled or explained with one of these outcomes."""
     return [
@@ -143,8 +154,7 @@ def _decide_repeat(cell_id: str, repeat: int, past: RepeatHistory, walltimes: _W
     if kind in TO_SUBMIT and past.held:
         # What the rules would have given up, or have explained, keeps its own reason.
         kind, attempt, reason, outcome = ActionKind.HOLD, *_held(past)
-    if kind not in TO_SUBMIT:
-        return Action(kind=kind, cell_id=cell_id, repeat=repeat, attempt=attempt, reason=reason, outcome=outcome)
+    is_new = kind in TO_SUBMIT
     return Action(
         kind=kind,
         cell_id=cell_id,
@@ -152,8 +162,8 @@ def _decide_repeat(cell_id: str, repeat: int, past: RepeatHistory, walltimes: _W
         attempt=attempt,
         reason=reason,
         outcome=outcome,
-        walltime_min=walltimes.of(past),
-        avoid=_blamed(past, walltimes.rules),
+        walltime_min=walltimes.of(past) if is_new else 0,
+        avoid=_blamed(past, walltimes.rules) if is_new else (),
     )
 
 

@@ -50,6 +50,7 @@ class SweepFile(Record):
         scheduler: The scheduler of its jobs (``slurm``, ``local``); None in files of earlier versions.
         accounting: True if that scheduler's accounting may be asked.
         own_name: The cluster's own name (Slurm's ClusterName); None where it has none or was not asked.
+        order_seed: Seed of the order in which cells are submitted; None: the grid's order.
     """
 
     KIND = "sweep"
@@ -71,6 +72,7 @@ class SweepFile(Record):
     scheduler: SchedulerKind | None = None
     accounting: bool = True
     own_name: FileName | None = None
+    order_seed: int | None = None
 
     @property
     def blame_name(self) -> str:
@@ -167,6 +169,8 @@ def extended(old: SweepFile, new: SweepFile) -> SweepFile:
         new,
         repeats=max(old.repeats, new.repeats),
         own_name=new.own_name or old.own_name,
+        # A run that is resumed goes on in its order, even if its folder was renamed.
+        order_seed=new.order_seed if None in (old.order_seed, new.order_seed) else old.order_seed,
         devices={**old.devices, **new.devices},
         cells={**old.cells, **new.cells},
         points=tuple(held.points.values()),

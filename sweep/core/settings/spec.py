@@ -41,6 +41,13 @@ class Runner(StrEnum):
     DIRECT = "direct"
 
 
+class RunOrder(StrEnum):
+    """The order in which cells are submitted."""
+
+    SHUFFLED = "shuffled"
+    GRID = "grid"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchSpec:
     """How a job is started on its nodes.
@@ -167,6 +174,7 @@ class SweepSpec:
         overrides: The overrides as typed, for the record.
         policy: What is retried, held back and allowed to cost.
         preflight: True if every cell is examined on one fake rank before anything is submitted.
+        order: In rounds and shuffled, or as the grid's file has the cells.
         notify: Words of a command that is told when a watched run ends; empty: nobody.
     """
 
@@ -186,3 +194,4 @@ class SweepSpec:
     policy: Policy = field(default_factory=Policy)
     notify: tuple[str, ...] = ()
     preflight: bool = False
+    order: RunOrder = RunOrder.SHUFFLED

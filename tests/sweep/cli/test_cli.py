@@ -53,6 +53,24 @@ def test_plan_prints_every_cell_its_action_and_reason_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_plan_shows_rows_in_the_order_of_submission_and_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    def planned(*more: str) -> tuple[list[tuple[str, int]], object]:
+        assert main([*PLAN, "repeats=2", "seq_len=[64,128,256]", "--json", *more]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        return [(cell["cell"], cell["repeat"]) for cell in plan["cells"]], plan["totals"]["order_seed"]
+
+    shuffled, seed = planned()
+    in_grid, none = planned("order=grid")
+    assert (type(seed), none) == (int, None)
+    assert [repeat for _, repeat in shuffled] == [1] * 9 + [2] * 9
+    assert [cell for cell, repeat in in_grid if repeat == 1] != [cell for cell, repeat in shuffled if repeat == 1]
+    assert [repeat for _, repeat in in_grid] == [1, 2] * 9
+    assert (shuffled, seed) == planned("run_dir=elsewhere/weak_scaling-local"), "the run's name decides"
+    assert planned("run_dir=other")[1] != seed
+    assert main([*PLAN, "repeats=2"]) == 0
+    assert f"in rounds, shuffled with the seed {seed} (order=grid: not)" in capsys.readouterr().out
+
+
 def test_plan_as_json_is_one_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(

@@ -99,6 +99,7 @@ class World:
     blame: MemoryBlameBook = field(default_factory=MemoryBlameBook)
     policy: Policy = CALM
     canary_helps: bool = True
+    seed: int | None = None
     tokens: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -119,6 +120,7 @@ class World:
             cluster=CLUSTER,
             policy=self.policy,
             canary_helps=self.canary_helps,
+            order_seed=self.seed,
         )
         ports = RunPorts(
             scheduler=self.scheduler,

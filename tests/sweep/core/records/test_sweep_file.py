@@ -203,6 +203,14 @@ def test_the_larger_number_of_repeats_is_kept_and_the_newer_way_of_reading() -> 
     assert (whole.repeats, whole.series, whole.scale) == (3, strong, "paper")
 
 
+def test_a_run_that_is_resumed_keeps_the_seed_of_its_order_unless_the_grids_order_is_asked_for() -> None:
+    runs = [replace(sweep_file(), order_seed=seed) for seed in (None, 7, 8)]
+    kept = {(old.order_seed, new.order_seed): extended(old, new).order_seed for old in runs for new in runs}
+    assert kept == {
+        (old, new): new if old is None or new is None else old for old in (None, 7, 8) for new in (None, 7, 8)
+    }
+
+
 def test_points_from_before_an_axis_was_varied_had_its_default() -> None:
     old, new = sweep_file(), sweep_file(trainer__lr=(3e-4, 1e-3))
     whole = extended(old, new)
