@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from sweep.core.attempts.attempt import ErrorClass
 from trainer.data import tokens_file
 from trainer.device import nvml as gpus
-from trainer.failure import flight_recorder as flight
+from trainer.failure import error_report as flight
 from trainer.failure.error_report import ErrorReporter, RankProgress, reported
 from trainer.failure.process_exit import EXIT_REFUSED, die_with_agent, leave
 from trainer.failure.watchers import StopWatcher

@@ -25,8 +25,7 @@ from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_
 from sweep.core.settings.spec import Runner
 from sweep.files import make_folder, open_to_append, read_text, write_atomically
 from sweep.launch.check import EXIT_REFUSED
-from sweep.launch.exits import Witness, explain, explain_agent, last_messages, read
-from sweep.launch.memory import oom_kills
+from sweep.launch.exits import Witness, explain, explain_agent, last_messages, oom_kills, read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sweep.core.attempts.attempt import JobReport, JobRun
-    from sweep.core.settlement.effects import Effect
+    from sweep.core.settlement.effects import Effect, Memory
     from sweep.core.settlement.facts import Facts
-    from sweep.core.settlement.memory import Memory
     from sweep.ports import ClusterView, RunRecords
 
 Answers = dict[Question[Any], Any]

@@ -12,10 +12,9 @@ from sweep.core.attempts.ledger import Ended, Event, Reserved, Submitted
 from sweep.core.attempts.verdict import Verdict
 from sweep.core.encoding.record import RecordError
 from sweep.core.settlement.case import Now, SettlementPolicy
-from sweep.core.settlement.effects import Cancel, DropRequest, Effect, Note, Withdraw
+from sweep.core.settlement.effects import Cancel, DropRequest, Effect, Memory, Note, Withdraw
 from sweep.core.settlement.facts import CancelRequests, ClaimOf, Facts, Failure, JobsNamed, Question, Reports
-from sweep.core.settlement.late_results import take_late_results
-from sweep.core.settlement.memory import Memory
+from sweep.core.settlement.record_outcomes import take_late_results
 from sweep.core.settlement.settle import cancel, hear_cancels, job_reports, release_one, settle
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 from sweep.usecases.answers import Answers, Reader, settle_all

@@ -11,9 +11,8 @@ from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import counted
 from sweep.core.settings.policy import Policy
 from sweep.core.settlement.case import Now, SettlementPolicy
-from sweep.core.settlement.effects import Cancel, Withdraw
+from sweep.core.settlement.effects import Cancel, Memory, Withdraw
 from sweep.core.settlement.facts import CancelRequests, ClaimOf, Facts, Failure
-from sweep.core.settlement.memory import Memory
 from sweep.core.settlement.settle import job_reports, settle
 from sweep.usecases.answers import Answers, Reader, settle_all
 

@@ -10,8 +10,8 @@ import psutil
 
 from sweep.adapters.files.sources_snapshot import snapshot
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.jobs.environment import hash_sources
 from sweep.core.jobs.node_command import MARKER
-from sweep.core.jobs.sources import hash_sources
 from sweep.core.jobs.submission import Submission
 from sweep.core.settings.spec import LaunchSpec, Runner
 from tests.fakes import submission_of

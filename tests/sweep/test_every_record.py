@@ -27,9 +27,8 @@ from sweep.core.encoding.plain import plain, type_hints
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.jobs.submission import Claim, Submission
 from sweep.core.records.attempt_record import AttemptFile, CellFile, parse_error, render_error
-from sweep.core.records.notes import CancelRequest, SchedulerAway
 from sweep.core.records.preflight_record import Preflight, Traffic
-from sweep.core.records.progress import Progress, Step
+from sweep.core.records.progress import CancelRequest, Progress, SchedulerAway, Step
 from sweep.core.records.result import Result
 from sweep.core.records.sweep_file import SweepFile
 from sweep.core.settings.policy import Policy

@@ -1,4 +1,4 @@
-"""Writes the error file of a rank that fails: class, message, step, memory, traceback."""
+"""Writes what a rank leaves when it fails: its error file, and its last collectives from torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.attempts.error_text import classify_text
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_record import parse_error, render_error
-from sweep.core.records.layout import rank_error
+from sweep.core.records.layout import FLIGHT_PREFIX, rank_error
 from sweep.files import read_text, write_atomically
 from trainer.failure.process_exit import EXIT_FAILED, leave
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, MutableMapping
     from pathlib import Path
 
     from trainer.process.ranks import Ranks
@@ -185,3 +185,38 @@ def reported(reporter: ErrorReporter) -> Iterator[None]:
         traceback.print_exc()
         reporter.exception(error)
         leave(EXIT_FAILED)
+
+
+# Number of collectives to record: several steps of a model of a hundred layers.
+_N_ENTRIES = 2000
+
+
+def enable(folder: Path, environ: MutableMapping[str, str]) -> None:
+    """Switch the recorder on and send NCCL's own dumps into the folder; variables that the user has set stay.
+
+    Call it before the process group is formed, which reads these variables.
+    """
+    prefix = str(folder.resolve() / FLIGHT_PREFIX)
+    # Earlier versions of torch know the buffer by this other name; if the user has set it, it counts.
+    if "TORCH_NCCL_TRACE_BUFFER_SIZE" not in environ:
+        environ.setdefault("TORCH_FR_BUFFER_SIZE", str(_N_ENTRIES))
+    # NCCL's watchdog dumps by itself if it notices first, and adds the rank to the file name.
+    environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", prefix)
+
+
+def dump(folder: Path, rank: int) -> Path | None:
+    """Write this rank's record; return None if it is empty or torch was never imported."""
+    if "torch" not in sys.modules:
+        return None
+    path = folder / f"{FLIGHT_PREFIX}{rank}"
+    # An error here must not hide the error that the record explains.
+    with contextlib.suppress(Exception):
+        import torch.distributed
+
+        from trainer.torch_private.training import recorded_collectives
+
+        if torch.distributed.is_initialized() and (trace := recorded_collectives()):
+            write_atomically(path, trace)
+            return path
+    return None

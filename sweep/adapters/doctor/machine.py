@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.adapters.files.sources_snapshot import SourcesError, packages_root, read_sources
-from sweep.core.jobs.sources import SOURCE_PACKAGES
+from sweep.core.jobs.environment import SOURCE_PACKAGES
 from sweep.launch.probe import file_system_problem
 from sweep.usecases.doctor.checks import Check, Finding, ok, problem, warning
 

@@ -10,8 +10,8 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
+from sweep.core.jobs.environment import SOURCE_PACKAGES
 from sweep.core.jobs.secrets import SecretFinder, redacted_text
-from sweep.core.jobs.sources import SOURCE_PACKAGES
 from sweep.files import RunDirError, write_atomically
 
 if TYPE_CHECKING:

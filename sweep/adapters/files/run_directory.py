@@ -27,7 +27,7 @@ from sweep.core.records.layout import (
     attempt_dir,
     restart_dir,
 )
-from sweep.core.records.notes import CancelRequest, SchedulerAway
+from sweep.core.records.progress import CancelRequest, SchedulerAway
 from sweep.core.records.result import results_by_precedence
 from sweep.core.records.sweep_file import SweepFile
 from sweep.files import RunDirError, make_folder, read_text, write_atomically

@@ -20,8 +20,7 @@ from sweep.core.records.layout import (
     attempt_path,
     restarts_in,
 )
-from sweep.core.records.notes import SchedulerAway
-from sweep.core.records.progress import Progress
+from sweep.core.records.progress import Progress, SchedulerAway
 from sweep.core.records.sweep_file import SweepFile
 from sweep.files import RunDirError, read_text, strangers_files, umask_for
 
@@ -50,10 +49,10 @@ class RunReader:
         return str(self._path)
 
     def apply_access(self) -> list[str]:
-        """Let all that is made from now on, by jobs too (they inherit it), be private, or its group's as it is.
+        """Set the umask, which jobs inherit: what is made from now on is private, or the group's if the directory is.
 
-        One that is closed to others (750, 2770) was given to its group, which may do below it what it may in it. One
-        that anybody may enter (755) was just made so.
+        A directory that is closed to others (750, 2770) was given to its group: the group keeps the same rights below
+        it. One that anybody may enter (755) was left at the default: what is made in it is private.
 
         Returns:
             What people should know of a directory that anybody may enter.

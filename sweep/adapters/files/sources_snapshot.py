@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import sweep
-from sweep.core.jobs.sources import SOURCE_PACKAGES, hash_sources, is_source
+from sweep.core.jobs.environment import SOURCE_PACKAGES, hash_sources, is_source
 from sweep.core.records.layout import SOURCES_DIR
 from sweep.files import make_folder
 from sweep.launch import check

@@ -42,12 +42,12 @@ def examine(session: Session, err: Console) -> dict[str, tuple[str, str]]:
                 found = runner.run(file, rank)
             except PreflightError as error:
                 raise CommandError(str(error)) from error
-            verdict = verdict_of(found, device)
-            if is_new or verdict is not None:
+            rejection = rejection_of(found, device)
+            if is_new or rejection is not None:
                 progress = f"preflight {number} of {len(order.cells)} {cell_id} rank {rank}"
-                err.print(f"{progress}: {_message(found, verdict)}", highlight=False, markup=False)
-            if verdict is not None:
-                ruled_out[cell_id] = verdict
+                err.print(f"{progress}: {_message(found, rejection)}", highlight=False, markup=False)
+            if rejection is not None:
+                ruled_out[cell_id] = rejection
                 break
     return ruled_out
 
@@ -57,7 +57,7 @@ def ranks_to_examine(cell: Cell) -> tuple[int, ...]:
     return (0,) if cell.parallelism.pp == 1 else (0, cell.gpus - 1)
 
 
-def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
+def rejection_of(found: Preflight, device: Device) -> tuple[str, str] | None:
     """The status and reason that the table shows for a cell that will not run; None for one that may."""
     if found.problem:
         return "preflight_failed", found.problem
@@ -65,8 +65,8 @@ def verdict_of(found: Preflight, device: Device) -> tuple[str, str] | None:
     return ("oom_predicted", f"predicted, not run: {shortage}") if shortage else None
 
 
-def _message(found: Preflight, verdict: tuple[str, str] | None) -> str:
-    if verdict is not None:
-        return f"{verdict[0]}: {verdict[1]}"
+def _message(found: Preflight, rejection: tuple[str, str] | None) -> str:
+    if rejection is not None:
+        return f"{rejection[0]}: {rejection[1]}"
     peak = "unknown" if found.peak_memory_bytes is None else f"{found.peak_memory_bytes / _GIB:,.2f} GiB"
     return f"can be built; peak of its tensors {'about ' if found.is_overstated else ''}{peak}"

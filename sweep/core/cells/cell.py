@@ -11,8 +11,8 @@ from sweep.core.cells.axis import COUNT, axes_of, axis, check_fields
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism
 from sweep.core.cells.trainer_settings import TrainerSettings
-from sweep.core.encoding.canonical import canonical
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.encoding.plain import canonical
 
 
 class Precision(StrEnum):

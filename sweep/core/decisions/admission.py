@@ -11,9 +11,8 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
-from sweep.core.decisions.canary import canaries, canary_is_over, why_canary_pauses
+from sweep.core.decisions.canary import KnownToRunOut, canaries, canary_is_over, why_canary_pauses
 from sweep.core.decisions.maintenance import before_maintenance
-from sweep.core.decisions.out_of_memory import KnownToRunOut
 from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind, in_rounds
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import hours_text

@@ -1,13 +1,15 @@
-"""Dataclasses as plain values, which JSON can say."""
+"""Dataclasses as plain values, which JSON can say, and as the canonical text on which identities rest."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import operator
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 _Convert = Callable[[Any], Any]
@@ -62,3 +64,69 @@ def type_hints(cls: type) -> dict[str, Any]:
 def for_optional(convert: _Convert) -> _Convert:
     """The conversion for a value that may be None."""
     return lambda value: None if value is None else convert(value)
+
+
+def canonical(part: Any) -> str:
+    """A dataclass as sorted, compact JSON without the fields that are at their default.
+
+    Values are written as their field's type, so that 1 and 1.0, which are equal, give one text.
+    """
+    read, pieces = _canonical_fields(part.__class__)
+    return "{" + ",".join(filter(None, map(operator.getitem, pieces, read(part)))) + "}"
+
+
+class _Pieces(dict[Any, str]):
+    """A field's piece of the canonical text by its value: empty for the default.
+
+    Values recur (a grid of 100,000 cells has few models, layouts and degrees), so each piece is made once. Values that
+    are equal share one, whatever their type: they are written as the field's.
+    """
+
+    def __init__(self, name: str, write: Callable[[Any], str], default: object) -> None:
+        super().__init__()
+        self._start = f'"{name}":'
+        self._write = write
+        self._default = None if default is dataclasses.MISSING else write(default)
+
+    def __missing__(self, value: Any) -> str:
+        if len(self) >= _MOST_PIECES:
+            self.clear()
+        text = self._write(value)
+        self[value] = piece = "" if text == self._default else self._start + text
+        return piece
+
+
+_MOST_PIECES = 65536
+
+
+@functools.cache
+def _canonical_fields(cls: Any) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[_Pieces, ...]]:
+    """How to read the fields of a dataclass in sorted order, and the pieces of each."""
+    found = sorted(dataclasses.fields(cls), key=lambda item: item.name)
+    pieces = []
+    for item in found:
+        made = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
+        pieces.append(_Pieces(item.name, _writer(type_hints(cls)[item.name]), made))
+    return attribute_reader([item.name for item in found]), tuple(pieces)
+
+
+def _writer(hint: Any) -> Callable[[Any], str]:
+    """The function that turns a value of this type into canonical JSON."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (option,) = [option for option in typing.get_args(hint) if option is not type(None)]
+        write = _writer(option)
+        return lambda value: "null" if value is None else write(value)
+    if dataclasses.is_dataclass(hint):
+        return canonical
+    if issubclass(hint, StrEnum):
+        return {member: json.dumps(member) for member in hint}.__getitem__
+    return _WRITERS[hint]
+
+
+_WRITERS: Mapping[type, Callable[[Any], str]] = {
+    bool: lambda value: "true" if value else "false",
+    int: int.__repr__,
+    # + 0.0: minus zero equals zero.
+    float: lambda value: float.__repr__(float(value) + 0.0),
+    str: json.encoder.encode_basestring_ascii,
+}

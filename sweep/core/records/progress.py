@@ -1,14 +1,14 @@
-"""Records of a run that is under way: ``progress.json``, and a line of ``steps.jsonl`` for each step."""
+"""Records of what is under way: ``progress.json``, the lines of ``steps.jsonl``, and notes between commands."""
 
 from __future__ import annotations
 
 import math
 
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.encoding.names import UnixTime
+from sweep.core.encoding.names import CellId, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, parse_line, read_record, render_line
-from sweep.core.records.layout import PROGRESS_FILE, STEPS_FILE
+from sweep.core.records.layout import AWAY_FILE, PROGRESS_FILE, STEPS_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,3 +63,25 @@ class Step:
             RecordError: If the line is damaged.
         """
         return read_record(cls, parse_line(line, _NAME), _NAME)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CancelRequest(Record):
+    """Cells to cancel, for the process that holds the lease (``requests/cancel-*.json``)."""
+
+    KIND = "cancel_request"
+    FILE = "a cancel request"
+    MAY_BE_BARE = True
+
+    cells: tuple[CellId, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulerAway(Record):
+    """Since when the scheduler cannot be reached (Unix time), and its message; the file is absent while it can."""
+
+    KIND = "scheduler-away"
+    FILE = AWAY_FILE
+
+    since: UnixTime
+    words: str

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweep.core.attempts.attempt import ABSENT, JobReport, Phase
 from sweep.core.attempts.ledger import Submitted
-from sweep.core.settlement.effects import Effect, Withdraw
+from sweep.core.settlement.effects import AbsenceTimer, Effect, JobMemory, Memory, Withdraw
 from sweep.core.settlement.facts import Failure, Question, ResultOf, UnansweredError
-from sweep.core.settlement.memory import AbsenceTimer, JobMemory, Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,16 +9,18 @@ from sweep.core.attempts.attempt import ABSENT, JobReport, Outcome, Phase, StopK
 from sweep.core.attempts.ledger import Ended, Withdrawn
 from sweep.core.attempts.verdict import Evidence, Verdict, first_cause, judge
 from sweep.core.jobs.set_up import PASSED
+from sweep.core.settlement.case import Draft, Now, SettlementPolicy
 from sweep.core.settlement.facts import DamageOf, ErrorsOf, LaunchesOf, LoggedEndOf, ResultOf, Unhealthy
 from sweep.core.settlement.requeue_accounting import gpu_seconds
-from sweep.core.settlement.terminations import stop_in_force
+from sweep.core.settlement.supervision import stop_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sweep.core.attempts.history import AttemptState
+    from sweep.core.attempts.history import AttemptState, RepeatHistory
     from sweep.core.records.attempt_record import AttemptFile
     from sweep.core.settlement.case import Case, Now
+    from sweep.core.settlement.effects import Effect, Memory
     from sweep.core.settlement.facts import Facts
 
 
@@ -168,3 +170,32 @@ def _as_data(evidence: Evidence) -> dict[str, object]:
         "launcher_exit_codes": {str(node): code for node, code in evidence.exit_codes.items()},
         "errors": [asdict(error) for error in evidence.errors[:8]],
     }
+
+
+def take_late_results(
+    facts: Facts, memory: Memory, now: Now, policy: SettlementPolicy
+) -> tuple[Memory, tuple[Effect, ...]]:
+    """Let a valid result of an attempt count although the attempt was judged before it could be seen.
+
+    And a set-up line that failed counts against its node once the same lines have passed on another. A repeat that was
+    measured, or is being tried again, needs none of this. So it is to be done before a retry goes out, and before a run
+    ends.
+    """
+    draft = Draft.of(memory)
+    for repeat in facts.history.repeats.values():
+        if repeat.succeeded is None and not any(attempt.in_flight for attempt in repeat.attempts):
+            draft.take(lambda repeat=repeat: _take(draft, facts, repeat, now))  # type: ignore[misc]  # binds the loop's
+    return draft.done()
+
+
+def _take(draft: Draft, facts: Facts, repeat: RepeatHistory, now: Now) -> None:
+    for attempt in repeat.attempts:
+        if attempt.outcome is not None and facts.answer(ResultOf(attempt.key))[0]:
+            reason = f"its result appeared after it had been judged {attempt.outcome}"
+            evidence = {**attempt.evidence, "result": True, "judged_before": str(attempt.outcome)}
+            verdict = Verdict(outcome=Outcome.SUCCEEDED, reason=reason)
+            draft.effects.append(ended(attempt, verdict, now, attempt.gpu_seconds, evidence))
+            return
+    again = None if repeat.last is None else blamed_later(facts, repeat.last, now)
+    if again is not None:
+        draft.effects.append(again)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sweep.core.attempts.attempt import AttemptKey
     from sweep.core.attempts.history import AttemptState, History
     from sweep.core.settlement.case import Case
-    from sweep.core.settlement.memory import JobMemory, Memory
+    from sweep.core.settlement.effects import JobMemory, Memory
 
 
 def settle(facts: Facts, memory: Memory, now: Now, policy: SettlementPolicy) -> tuple[Memory, tuple[Effect, ...]]:

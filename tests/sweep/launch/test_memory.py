@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass
-from sweep.launch.memory import oom_kills
+from sweep.launch.exits import oom_kills
 from tests.stubs.jobs import stub_launch, submission
 from tests.sweep.launch.launches import command, error_of, folder, launch, place
 

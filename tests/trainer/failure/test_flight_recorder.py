@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweep.core.attempts.attempt import ErrorClass
-from trainer.failure import flight_recorder as flight
+from trainer.failure import error_report as flight
 from trainer.failure.error_report import ErrorReporter, RankProgress
 from trainer.process.ranks import Ranks
 

@@ -10,7 +10,7 @@ import pytest
 from sweep.core.cells.cell import Cell, Checkpointing
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
-from sweep.core.decisions.out_of_memory import needs_more_memory
+from sweep.core.decisions.canary import needs_more_memory
 from tests.trainer.cells import cell
 
 pytestmark = pytest.mark.slow

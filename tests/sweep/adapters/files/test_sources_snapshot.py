@@ -8,7 +8,7 @@ import pytest
 
 from sweep.adapters.files.provenance import collect
 from sweep.adapters.files.sources_snapshot import SourcesError, packages_root, read_sources, snapshot
-from sweep.core.jobs.sources import hash_sources
+from sweep.core.jobs.environment import hash_sources
 from sweep.files import RunDirError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.slurm.host_memory import killed_over_memory
+from sweep.adapters.slurm.job_queries import killed_over_memory
 
 RECORDED = (Path(__file__).parents[3] / "golden" / "slurm" / "sacct-memory.txt").read_text()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.adapters.slurm.pending_reasons import HOPELESS, is_hopeless
+from sweep.adapters.slurm.refusal import HOPELESS, is_hopeless
 from sweep.core.attempts.attempt import JobReport, Phase
 
 

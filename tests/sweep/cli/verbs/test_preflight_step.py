@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweep.adapters.local.preflight_runner import PreflightError, PreflightRunner
-from sweep.cli.verbs.preflight_step import ranks_to_examine, verdict_of
+from sweep.cli.verbs.preflight_step import ranks_to_examine, rejection_of
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.cells.cell import cell_id
 from sweep.core.cells.device import Device
@@ -26,33 +26,33 @@ FILE = CellFile(cell=CELL, device=CPU, key=AttemptKey(cell_id=cell_id(CELL), rep
 
 
 def test_a_cell_that_fits_may_run() -> None:
-    assert verdict_of(FINE, GPU) is None
-    assert verdict_of(replace(FINE, peak_memory_bytes=2 << 30), GPU) is None
+    assert rejection_of(FINE, GPU) is None
+    assert rejection_of(replace(FINE, peak_memory_bytes=2 << 30), GPU) is None
 
 
 def test_a_cell_whose_tensors_alone_exceed_the_device_is_predicted_out_of_memory() -> None:
-    verdict = verdict_of(replace(FINE, peak_memory_bytes=3 << 30), GPU)
-    assert verdict is not None
-    assert verdict[0] == "oom_predicted"
-    assert "3.0 GiB; small-gpu has 2 GiB" in verdict[1]
+    rejection = rejection_of(replace(FINE, peak_memory_bytes=3 << 30), GPU)
+    assert rejection is not None
+    assert rejection[0] == "oom_predicted"
+    assert "3.0 GiB; small-gpu has 2 GiB" in rejection[1]
 
 
 def test_a_peak_that_a_stand_in_raised_rules_out_a_cell_only_if_its_state_alone_does() -> None:
     found = replace(FINE, peak_memory_bytes=3 << 30, is_overstated=True, state_by_kind={"parameters": 1 << 30})
-    assert verdict_of(found, GPU) is None
-    verdict = verdict_of(replace(found, state_by_kind={"parameters": 1 << 30, "optimizer": 2 << 30}), GPU)
-    assert verdict is not None
-    assert verdict[0] == "oom_predicted"
-    assert "parameters, gradients and optimiser state of rank 0 alone take 3.0 GiB" in verdict[1]
+    assert rejection_of(found, GPU) is None
+    rejection = rejection_of(replace(found, state_by_kind={"parameters": 1 << 30, "optimizer": 2 << 30}), GPU)
+    assert rejection is not None
+    assert rejection[0] == "oom_predicted"
+    assert "parameters, gradients and optimiser state of rank 0 alone take 3.0 GiB" in rejection[1]
 
 
 def test_a_device_of_unknown_memory_rules_out_no_cell() -> None:
-    assert verdict_of(replace(FINE, peak_memory_bytes=1 << 50), replace(GPU, memory_gib=None)) is None
+    assert rejection_of(replace(FINE, peak_memory_bytes=1 << 50), replace(GPU, memory_gib=None)) is None
 
 
 def test_a_cell_that_cannot_be_built_is_ruled_out_with_the_problem() -> None:
     problem = "RuntimeError: shapes do not fit"
-    assert verdict_of(replace(FINE, problem=problem, peak_memory_bytes=None), GPU) == ("preflight_failed", problem)
+    assert rejection_of(replace(FINE, problem=problem, peak_memory_bytes=None), GPU) == ("preflight_failed", problem)
 
 
 def _sources(folder: Path, body: str) -> tuple[Path, str]:

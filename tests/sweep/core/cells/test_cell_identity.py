@@ -14,9 +14,8 @@ from sweep.core.cells.cell import Cell, Checkpointing, Precision, cell_id
 from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import Parallelism, Schedule
 from sweep.core.cells.trainer_settings import TrainerSettings
-from sweep.core.encoding.canonical import canonical
 from sweep.core.encoding.codec import build
-from sweep.core.encoding.plain import plain
+from sweep.core.encoding.plain import canonical, plain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cell_ids.json"
 LLAMA2_7B = ModelShape(

@@ -12,7 +12,7 @@ from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.history import fold
 from sweep.core.cells.cell import Cell, Precision, cell_id
 from sweep.core.cells.parallelism import Parallelism, Schedule
-from sweep.core.decisions.out_of_memory import KnownToRunOut, needs_more_memory
+from sweep.core.decisions.canary import KnownToRunOut, needs_more_memory
 from tests.events import ended, key, reserved
 from tests.fakes import tiny_cell
 

@@ -4,7 +4,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from sweep.core.jobs.sources import hash_sources, is_source
+from sweep.core.jobs.environment import hash_sources, is_source
 
 FILES = [("sweep/a.py", b"1"), ("trainer/b.py", b"2")]
 

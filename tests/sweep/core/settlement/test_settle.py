@@ -25,9 +25,8 @@ from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.settings.policy import Policy
 from sweep.core.settlement import facts as asked
 from sweep.core.settlement.case import Now, SettlementPolicy
-from sweep.core.settlement.effects import Cancel, DropRequest, Effect, Withdraw
+from sweep.core.settlement.effects import Cancel, DropRequest, Effect, Memory, Withdraw
 from sweep.core.settlement.facts import CancelRequests, ClaimOf, Facts, Failure, Question
-from sweep.core.settlement.memory import Memory
 from sweep.core.settlement.settle import settle
 from sweep.usecases.answers import settle_all
 
