@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.commands import wait_for
+from tests.disks import fill, remount, small_disk
 from tests.integration.conftest import SlurmUnderTest
 from tests.integration.fault_run import FaultRun, fault_run
 
@@ -20,29 +19,8 @@ pytestmark = pytest.mark.slurm
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(["mount", *options], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def _remount(disk: Path, how: str) -> bool:
-    command = ["mount", "-o", f"remount,{how}", str(disk)]
-    return subprocess.run(command, check=False, capture_output=True).returncode == 0
-
-
-def _fill(disk: Path) -> Path:
-    filler = disk / "filler"
-    try:
-        with filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4096))
-    except OSError:
-        return filler
+    with small_disk(tmp_path / "disk") as folder:
+        yield folder
 
 
 def _run_on(disk: Path, slurm: SlurmUnderTest, tmp_path: Path, name: str, **changes: object) -> FaultRun:
@@ -69,7 +47,7 @@ def test_a_full_disk_stops_the_sweep_with_a_clear_message_and_costs_no_measureme
     run = _run_on(disk, slurm, tmp_path, "full", gated=True)
     started = run.shell.start(*run.arguments)
     run.job_of(32)
-    filler = _fill(disk)
+    filler = fill(disk)
     run.gate.touch()
     text, _ = started.communicate(timeout=240)
     assert started.returncode == 3, text
@@ -97,7 +75,7 @@ def test_a_sweep_stops_on_a_read_only_file_system_and_resumes_once_it_is_writabl
         started = run.shell.start(*run.arguments, "policy.canary=false")
         wait_for(lambda: len(run.in_queue()) == 2, 60, "both are queued")
         # Only while no file is open there for writing.
-        wait_for(lambda: _remount(disk, "ro"), 60, "it turns read-only")
+        wait_for(lambda: remount(disk, "ro"), 60, "it turns read-only")
     finally:
         slurm.run("scontrol", "update", "partitionname=debug", "state=up")
     text, _ = started.communicate(timeout=240)
@@ -109,7 +87,7 @@ def test_a_sweep_stops_on_a_read_only_file_system_and_resumes_once_it_is_writabl
     assert "cannot be written" in refused.err
     assert run.shell.status(run.run_dir), "status needs no right to write"
     run.wait_left()
-    assert _remount(disk, "rw")
+    assert remount(disk, "rw")
     done = run.shell.run(*run.arguments, "retry=[TRAINER_ERROR,LOST]")
     assert done.code in (0, 1), done.err
     again = run.shell.run(*run.arguments, "retry=[TRAINER_ERROR,LOST]")

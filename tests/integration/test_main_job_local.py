@@ -6,11 +6,13 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.commands import Shell, events, processes_of, rows, stub_cluster, wait_for
+from tests.disks import fill, small_disk
 
 TINY = ["model=debug_1m", "seq_len=64", "trainer.steps=6", "trainer.warmup_steps=2", "trainer.threads_per_rank=1"]
 
@@ -101,6 +103,44 @@ def _in_order(run_dir: Path) -> list[tuple[str, int]]:
     found = [json.loads(path.read_text()) for path in run_dir.glob("cells/*/*/*/attempt.json")]
     found.sort(key=lambda launched: launched["started_at"])
     return [(launched["cell_id"], launched["repeat"]) for launched in found]
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["left-alone", "stopped-by-SIGTERM"])
+def test_a_full_disk_ends_a_local_sweep_with_a_sentence_and_the_same_command_resumes_it(
+    shell: Shell, tmp_path: Path, is_stopped: bool
+) -> None:
+    """The disk fills while the first cell runs; what it had used by then is what is charged later."""
+    gate = tmp_path / "gate"
+    with small_disk(tmp_path / "disk") as disk:
+        run_dir, more = disk / "run", ("seq_len=[32,64]", "nodes=1", "tables=false", f"run_dir={disk}/run")
+        arguments, _ = _stub(shell, environment={"STUB_GATE": str(gate)})
+        began = time.monotonic()
+        started = shell.start(*arguments, *more)
+        wait_for(lambda: bool(_launched(run_dir)), 60, "a cell runs")
+        filler = fill(disk)
+        if is_stopped:
+            started.send_signal(signal.SIGTERM)
+        else:
+            gate.touch()
+        text, _ = started.communicate(timeout=60)
+        ran_s = time.monotonic() - began
+        assert "Traceback" not in text
+        assert started.returncode == (130 if is_stopped else 3), text
+        assert "no process is left" in text
+        assert is_stopped or "cannot be used any more: [Errno 28] No space left on device" in text
+        assert processes_of(run_dir) == []
+        refused = shell.run(*arguments, *more)
+        assert (refused.code, "cannot be written" in refused.err) == (2, True), refused.err
+        assert not [path for path in run_dir.rglob(".*")], "no draft is left"
+        filler.unlink()
+        gate.touch()
+        done = shell.run(*arguments, *more)
+        assert done.code == 0, done.err
+        ended = events(run_dir, "ended")
+        assert [event["outcome"] for event in ended].count("SUCCEEDED") == 2
+        used = sum(float(str(event["gpu_seconds"])) for event in ended if event["outcome"] == "PREEMPTED")
+        assert used < ran_s, "time that was not run is not charged"
+        assert not [event for event in ended if event["evidence"]["blamed"]]  # type: ignore[index]  # JSON
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sweep.core.records.result import Result
 
 REQUESTS_DIR = "requests"
-_PROBE_BYTES = 8192
+_PROBE_BYTES = 1 << 16
 _T = TypeVar("_T")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -129,7 +131,8 @@ class LocalJob(Record):
             state=self.state.value,
             phase=LOCAL_STATES[self.state].phase,
             reason=self.reason,
-            nodes=(HOST,) if self.launched else (),
+            # Nobody is to blame the only machine for launchers that vanished.
+            nodes=(HOST,) if self.launched and self.state is not State.NODE_FAIL else (),
             exit_code=next((code for code in codes if code != 0), codes[0] if codes else None),
             started_at=self.started_at,
             ended_at=self.ended_at,
@@ -187,10 +190,35 @@ class JobFiles:
         make_folder(self._folder.parent, LOCAL_DIR)
         write_atomically(self._folder / f"{job.job_id}.json", job.render())
 
+    def write_spare(self, job: LocalJob) -> None:
+        """Write beside a job's file the end that it gets where there is no room to write another.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        write_atomically(self._spare(job.job_id), job.render())
+
+    def put_spare(self, job_id: str) -> None:
+        """Put a job's spare end in its place, as of now; that needs no room."""
+        with contextlib.suppress(OSError):
+            os.utime(self._spare(job_id))
+            self._spare(job_id).replace(self._folder / f"{job_id}.json")
+
+    def remove_spare(self, job_id: str) -> None:
+        """Remove a job's spare end; another was written."""
+        with contextlib.suppress(OSError):
+            self._spare(job_id).unlink()
+
+    def _spare(self, job_id: str) -> Path:
+        return self._folder / f"{job_id}.spare"
+
     def read(self, job_id: str) -> LocalJob | None:
         """One job; None where it has no file, or its file is damaged or another job's."""
+        path = self._folder / f"{job_id}.json"
         try:
-            job = LocalJob.parse(read_text(self._folder / f"{job_id}.json"))
+            job = LocalJob.parse(read_text(path))
+            if job.ended_at is None and LOCAL_STATES[job.state].phase is Phase.ENDED:
+                job = replace(job, ended_at=path.stat().st_mtime)  # a spare end that was put in its place
         except (OSError, RecordError):
             return None
         return job if job.job_id == job_id == f"{job.submission}.{job.index}" else None

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sweep.adapters.local.jobs import HOST, Launched, State
+from sweep.adapters.local.jobs import HOST, LOCAL_DIR, Launched, State
 from sweep.adapters.local.processes import own_process, started_at
 from sweep.adapters.local.start import launcher_command, launcher_environment
 from sweep.core.encoding.record import RecordError
@@ -42,6 +42,7 @@ class Launchers:
     ) -> None:
         self._run_dir, self._environ, self._setup, self._now = run_dir, environ, setup, now
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._watched: set[int] = set()
 
     def start(self, job: LocalJob, rank: int) -> Launched:
         """Start the launcher of one node, in a session of its own.
@@ -60,6 +61,7 @@ class Launchers:
                 start_new_session=True,
             )
         self._children[process.pid] = process
+        self._watched.add(process.pid)
         return Launched(pid=process.pid, started_at=started_at(process.pid) or self._now())
 
     def failure_of_set_up(self, job_id: str, nodes: int) -> JobReport | None:
@@ -79,6 +81,19 @@ class Launchers:
             return job
         return replace(job, launched=launched, first_end_at=job.first_end_at or self._now())
 
+    def end_time(self, job: LocalJob) -> float:
+        """Unix time at which a job's launchers ended: now, or the time by its files where nobody watched."""
+        now = self._now()
+        if job.started_at is None or any(one.pid in self._watched for one in job.launched):
+            return now
+        record = self._record(job)
+        last = None if record is None else record.ended_at
+        if last is None:
+            logs = (self._run_dir / SUBMISSION_LOGS_DIR).glob(f"{job.job_id}.*.out")
+            paths = (self._run_dir / LOCAL_DIR / f"{job.job_id}.json", *(self._run_dir / job.attempt).glob("*"), *logs)
+            last = max((path.stat().st_mtime for path in paths if path.exists()), default=now)
+        return min(now, max(last, job.started_at))
+
     def forget(self, job: LocalJob) -> None:
         """Forget the children of a job that has ended."""
         for one in job.launched:
@@ -91,19 +106,25 @@ class Launchers:
             code = child.poll()
             return one if code is None else replace(one, is_over=True, exit_code=code)
         if own_process(one.pid, start=one.started_at, marker=job.marker, run_dir=self._run_dir):
+            self._watched.add(one.pid)
             return one
         # Only its parent can wait for a process. Of another's child the exit code is known where it wrote it: node 0.
         return replace(one, is_over=True, exit_code=self._recorded_exit_code(job) if rank == 0 else None)
 
     def _recorded_exit_code(self, job: LocalJob) -> int | None:
         """The exit code that the launcher of node 0 wrote at its end; None where it wrote none."""
+        record = self._record(job)
+        if record is None or record.exit_code is None:
+            return None
+        return record.exit_code if record.exit_code >= 0 else 128 - record.exit_code
+
+    def _record(self, job: LocalJob) -> AttemptFile | None:
+        """The record of node 0's launcher; None where it wrote none that can be read."""
         try:
             record = AttemptFile.parse(read_text(self._run_dir / job.attempt / ATTEMPT_FILE))
         except (OSError, RecordError):
             return None
-        if record.job_id != job.job_id or record.exit_code is None:
-            return None
-        return record.exit_code if record.exit_code >= 0 else 128 - record.exit_code
+        return record if record.job_id == job.job_id else None
 
 
 def end_of(job: LocalJob) -> tuple[State, str]:

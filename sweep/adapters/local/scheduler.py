@@ -20,7 +20,6 @@ from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.jobs.submission import Submission, submission_file
 from sweep.files import read_text
-from sweep.ports import SchedulerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,7 +38,8 @@ class LocalScheduler:
     """Implements :class:`sweep.ports.Scheduler` over processes of this machine.
 
     A ``sweep.launch`` process in a session of its own plays a node. :meth:`poll` drives everything: without it no job
-    starts, and no end is noticed. Each job's state is a file, so that another process can take over after a kill.
+    starts, and no end is noticed. Each job's state is a file, so that another process can take over after a kill. An
+    OSError means that these files cannot be written: the run directory's disk is full, or read-only.
 
     Args:
         run_dir: The run directory; one process at a time may drive it.
@@ -90,15 +90,12 @@ class LocalScheduler:
         """Queue a submission's jobs.
 
         Raises:
-            SchedulerError: If their files cannot be written.
+            OSError: If their files cannot be written.
         """
         now = self._now()
         jobs = [new_job(submission, i, now=now, environ=self._environ) for i in range(len(submission.tasks))]
-        try:
-            for job in reversed(jobs):
-                self._files.write(job)
-        except OSError as error:
-            raise SchedulerError(f"the jobs of {submission.name} cannot be written: {error}") from error
+        for job in reversed(jobs):
+            self._files.write(job)
         self._known().update({job.job_id: job for job in jobs})
         self._submitted.update(job.job_id for job in jobs)
         return job_ids(submission.name, len(submission.tasks))
@@ -122,18 +119,15 @@ class LocalScheduler:
         """Notice which jobs have ended, start those that there is room for, and report on all.
 
         Raises:
-            SchedulerError: If a job's state cannot be written.
+            OSError: If a job's state cannot be written.
         """
-        try:
-            if self._drives:
-                for job in self._in_phase(Phase.RUNNING):
-                    self._check(job)
-                if self._starts:
-                    self._start_pending()
-            else:
-                self._jobs = {job.job_id: self._observed(job) for job in self._files.all()}
-        except OSError as error:
-            raise SchedulerError(f"the local cluster cannot write its state: {error}") from error
+        if self._drives:
+            for job in self._in_phase(Phase.RUNNING):
+                self._check(job)
+            if self._starts:
+                self._start_pending()
+        else:
+            self._jobs = {job.job_id: self._observed(job) for job in self._files.all()}
         known = self._known()
         return {job_id: known[job_id].report if job_id in known else ABSENT for job_id in job_ids}
 
@@ -154,9 +148,13 @@ class LocalScheduler:
         return ()
 
     def close(self) -> None:
-        """End every job that has not ended; on return none of their processes is left."""
+        """End every job that has not ended; on return none of their processes is left.
+
+        The next process finds out which have ended where that cannot be written.
+        """
         if self._drives:
-            self._stop(self._known().values(), State.INTERRUPTED, "the sweep was interrupted")
+            with contextlib.suppress(OSError):
+                self._stop(self._known().values(), State.INTERRUPTED, "the sweep was interrupted")
 
     def _known(self) -> dict[str, LocalJob]:
         if self._jobs is None:
@@ -164,8 +162,8 @@ class LocalScheduler:
         return self._jobs
 
     def _save(self, job: LocalJob) -> LocalJob:
-        self._files.write(job)
         self._known()[job.job_id] = job
+        self._files.write(job)
         return job
 
     def _in_phase(self, phase: Phase) -> list[LocalJob]:
@@ -190,7 +188,9 @@ class LocalScheduler:
             return
         # Written before the first process exists: a process that finds a running job without launchers knows that the
         # start was cut short, ends what has the job's marker, and never starts the job twice.
-        job = self._save(replace(job, state=State.RUNNING, started_at=self._now()))
+        job = replace(job, state=State.RUNNING, started_at=self._now())
+        self._files.write_spare(replace(job, state=State.INTERRUPTED, reason="the run directory could not be written"))
+        self._save(job)
         launched: list[Launched] = []
         try:
             meeting_dir(job, self._run_dir).mkdir(mode=0o700)
@@ -218,10 +218,12 @@ class LocalScheduler:
         if len(job.launched) < job.nodes:
             self._end(job, State.INTERRUPTED, "the sweep died while it started the job")
             return
+        ended_at = self._launchers.end_time(job)  # before its file is written anew
         job = self._observe(job)
         over = [one for one in job.launched if one.is_over]
         if len(over) == job.nodes:
-            self._end(job, *(job.ending, "") if job.ending else end_of(job))
+            state, reason = (job.ending, "") if job.ending else end_of(job)
+            self._end(job, state, reason, at=ended_at)
         elif job.ending is not None:
             self._stop([job], job.ending, job.reason)
         elif self._now() - (job.started_at or 0.0) > 60 * job.walltime_min:
@@ -242,19 +244,24 @@ class LocalScheduler:
         if not all(one.is_over for one in observed.launched):
             return observed
         state, reason = end_of(observed)
-        return ended(observed, state, now=self._now(), reason=reason)
+        return ended(observed, state, now=self._launchers.end_time(observed), reason=reason)
 
     # Ending
 
     def _stop(self, jobs: Iterable[LocalJob], state: State, reason: str) -> None:
         """End jobs together: terminate them, wait for the longest grace among them, then kill what is left."""
         live = [job for job in jobs if LOCAL_STATES[job.state].phase in (Phase.PENDING, Phase.RUNNING)]
-        running = [self._save(replace(job, ending=state, reason=reason)) for job in live if job.state is State.RUNNING]
-        # A second Ctrl-C ends the wait; the processes are killed all the same.
-        with contextlib.suppress(KeyboardInterrupt):
-            self._terminate_and_wait(running)
-        for job in live:
-            self._end(self._known()[job.job_id], state, reason)
+        running = [replace(job, ending=state, reason=reason) for job in live if job.state is State.RUNNING]
+        # Where the state of one cannot be written, all are ended all the same.
+        with contextlib.ExitStack() as ends:
+            for job in live:
+                ends.callback(lambda job_id: self._end(self._known()[job_id], state, reason), job.job_id)
+            with contextlib.suppress(OSError):
+                for job in running:
+                    self._save(job)
+            # A second Ctrl-C ends the wait; the processes are killed all the same.
+            with contextlib.suppress(KeyboardInterrupt):
+                self._terminate_and_wait(running)
 
     def _terminate_and_wait(self, jobs: Sequence[LocalJob]) -> None:
         for job in jobs:
@@ -264,16 +271,22 @@ class LocalScheduler:
                 if (process := own_process(one.pid, start=one.started_at, marker=job.marker, run_dir=self._run_dir))
             )
         deadline = time.monotonic() + min([LONGEST_GRACE_S, *(job.stop_grace_s + 1 for job in jobs)])
-        while any(not one.is_over for job in jobs for one in self._observe(self._known()[job.job_id]).launched):
+        while any(not one.is_over for job in jobs for one in self._launchers.observe(job).launched):
             if time.monotonic() > deadline:
                 return
             time.sleep(0.05)
 
-    def _end(self, job: LocalJob, state: State, reason: str) -> None:
+    def _end(self, job: LocalJob, state: State, reason: str, *, at: float | None = None) -> None:
         left = kill_marked(job.marker, self._run_dir) if job.state is State.RUNNING else []
         if job.state is State.RUNNING:
             shutil.rmtree(meeting_dir(job, self._run_dir), ignore_errors=True)
         if left:
             reason = f"{reason}; processes {left} could not be killed"
-        self._save(ended(self._launchers.observe(job), state, now=self._now(), reason=reason))
+        over = ended(self._launchers.observe(job), state, now=self._now() if at is None else at, reason=reason)
         self._launchers.forget(job)
+        try:
+            self._save(over)
+        except OSError:
+            self._files.put_spare(job.job_id)
+            raise
+        self._files.remove_spare(job.job_id)

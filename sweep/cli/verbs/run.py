@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from sweep.cli.display.progress import ConsoleReporter, Watching
 from sweep.cli.verbs.preflight_step import examine
 from sweep.cli.verbs.tables import make_tables
 from sweep.cli.wiring import cluster_for, session_for
+from sweep.core.attempts.history import fold
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted
 from sweep.core.grids.grid import expand
@@ -109,7 +110,8 @@ def _run(
                 return _interrupted(session, err)
             except OSError as error:
                 notifier.stopped(f"the run directory cannot be used: {error}", NOT_WATCHED)
-                return _unusable(run_dir, error)
+                scheduler.close()
+                return _unusable(run_dir, error, scheduler)
             except LeaseLostError as error:
                 notifier.stopped(str(error), BAD_USAGE)
                 raise
@@ -149,7 +151,9 @@ def _orchestrate(
 
             return orchestrator.watch(show)
     finally:
-        orchestrator.leave()
+        # Where that cannot be written, the next process gives it back.
+        with suppress(OSError):
+            orchestrator.leave()
 
 
 @contextmanager
@@ -176,22 +180,26 @@ def _interrupted(session: Session, err: Console) -> int:
     """Leave after Ctrl-C: local jobs are ended and their ends recorded; Slurm jobs go on."""
     again = "The same command again resumes."
     if session.ports.scheduler.keeps_jobs:
-        count = sum(1 for _ in Orchestrator(session).history.in_flight())
+        count = sum(1 for _ in fold(session.ports.ledger.read()[0]).in_flight())
         go = "goes" if count == 1 else "go"
         err.print(f"\ninterrupted; {counted(count, 'job')} {go} on without being watched. {again}", highlight=False)
         return INTERRUPTED
     err.print("\ninterrupted; ending the running cells ...", highlight=False)
     session.ports.scheduler.close()
-    _settle_interrupted(session)
+    try:
+        _settle_interrupted(session)
+    except OSError as error:
+        print_error(f"error: the ends of the cells cannot be recorded: {error}. The same command records them.")
     err.print(f"no process is left. {again}", highlight=False)
     return INTERRUPTED
 
 
-def _unusable(run_dir: RunDir, error: OSError) -> int:
+def _unusable(run_dir: RunDir, error: OSError, scheduler: Scheduler) -> int:
     """Leave because the run directory cannot be written any more: it is full, read-only, or gone."""
+    jobs = "Slurm jobs go on" if scheduler.keeps_jobs else "no process is left"
     print_error(
         f"error: the run directory {run_dir.path} cannot be used any more: {error}. Nothing measured is lost, and "
-        "Slurm jobs go on. Mend it and give the same command again."
+        f"{jobs}. Mend it and give the same command again."
     )
     return NOT_WATCHED
 

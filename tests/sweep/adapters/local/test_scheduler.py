@@ -345,6 +345,21 @@ def foreigner() -> Iterator[psutil.Process]:
     process.wait()
 
 
+@pytest.mark.parametrize("says_its_end", [True, False])
+def test_a_job_that_ended_while_nobody_watched_is_charged_until_its_end(local: Local, says_its_end: bool) -> None:
+    made = submission(local.run_dir, stub_launch("works"))
+    began, ended = time.time() - 3000.0, time.time() - 2985.0
+    job = replace(new_job(made, 0, now=began, environ={}), state=State.RUNNING, started_at=began)
+    JobFiles(local.run_dir).write(replace(job, launched=(Launched(pid=1, started_at=began),)))
+    record = AttemptFile(key=key(), job_id=job.job_id, restart=0, hosts=("127.0.0.1",), pid=1, started_at=began)
+    file = local.run_dir / attempt_dir(key()) / "attempt.json"
+    file.parent.mkdir(parents=True)
+    file.write_text((replace(record, ended_at=ended, exit_code=0) if says_its_end else record).render())
+    for path in (file, local.run_dir / "local" / f"{job.job_id}.json"):
+        os.utime(path, (ended, ended))
+    assert local.report(job.job_id).ended_at == pytest.approx(ended, abs=0.01)
+
+
 @pytest.mark.parametrize("off_by_s", [-1000.0, 0.0])
 def test_a_foreign_process_that_got_the_pid_is_left_alone(
     local: Local, foreigner: psutil.Process, off_by_s: float
