@@ -6,7 +6,7 @@ import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.escape import one_line
+from analysis.given_away import one_line
 from sweep.core.cells.axes import ALL_AXES
 from sweep.core.cells.axis import AUTO
 

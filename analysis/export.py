@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.bootstrap import CONFIDENCE, MIN_STEPS, N_DRAWS
 from analysis.columns import COLUMNS, readable_columns, significant, text_of
-from analysis.escape import markdown, one_line
+from analysis.given_away import markdown, one_line
 from sweep.core.encoding.message import counted, visible
 from sweep.core.grids.series import Envelope, SeriesKind
 from sweep.core.records.layout import TABLES_DIR

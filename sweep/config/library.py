@@ -1,4 +1,4 @@
-"""Finds and reads configuration files: those in the user's folder first, then the shipped ones."""
+"""Finds and reads configuration files, the user's folder first, and bounds the ``defaults`` that a folder may have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from sweep.core.encoding.message import did_you_mean
 from sweep.core.jobs.secrets import SecretFinder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 GROUPS = ("grid", "cluster", "trainer", "policy", "model", "hardware")
 PRIMARY = "config"
@@ -79,7 +80,7 @@ class Library:
                 f"{own / PRIMARY}.yaml would take the place of the tool's own root. Rename it; a folder for "
                 f"--config-dir holds files in {', '.join(f'{group}/' for group in GROUPS)}."
             )
-        from sweep.config.many_defaults import refuse_many_defaults  # only for a user's own folder
+        from sweep.config.library import refuse_many_defaults  # only for a user's own folder
 
         refuse_many_defaults(own)
         return cls(shipped=shipped_conf(), own=own, secrets=secrets)
@@ -229,3 +230,51 @@ def available(group: str, config_dir: Path | None = None) -> dict[str, str]:
     """
     library = Library.at(config_dir)
     return {name: str(library.read(group, name).get("description", "")) for name in library.names(group)}
+
+
+MAX_DEFAULTS = 1_000
+"""Files that one file may stand for."""
+
+
+def refuse_many_defaults(folder: Path) -> None:
+    """Refuse a folder in which a file stands for too many others.
+
+    Raises:
+        ConfigError: Naming the file, the number and the limit.
+    """
+    named: dict[str, list[str]] = {}
+    for path in folder.rglob("*.yaml"):
+        try:
+            if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+                continue
+            text = path.read_text(errors="replace")
+            root = yaml.compose(text) if "defaults" in text else None
+        except (OSError, yaml.YAMLError, RecursionError):
+            continue  # whoever reads the file says what is wrong with it
+        for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
+            if key.value == "defaults" and isinstance(value, yaml.SequenceNode):
+                # Of `group/name@package` and `group: [name, name]` the names.
+                texts = [node.value for node in _scalars(value)]
+                named.setdefault(path.stem, []).extend(str(text).partition("@")[0].split("/")[-1] for text in texts)
+    known: dict[str, int] = {}
+    for name in named:
+        if (total := _files_of(name, named, known)) > MAX_DEFAULTS:
+            raise ConfigError(
+                f"{name} in {folder} stands for {total:,} files by the defaults that it names, which name others; "
+                f"at most {MAX_DEFAULTS:,} are read. Name fewer."
+            )
+
+
+def _scalars(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    for part in node.value if not isinstance(node, yaml.ScalarNode) else ():
+        yield from _scalars(part[1] if isinstance(part, tuple) else part)
+
+
+def _files_of(name: str, named: Mapping[str, list[str]], known: dict[str, int]) -> int:
+    """Files that are read for one file; one that names itself is refused where it is composed."""
+    if name not in known:
+        known[name] = 1
+        known[name] = 1 + sum(_files_of(other, named, known) for other in named.get(name, ()))
+    return known[name]

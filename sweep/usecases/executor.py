@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,6 @@ from sweep.core.settlement.record_outcomes import take_late_results
 from sweep.core.settlement.settle import cancel, hear_cancels, job_reports, release_one, settle
 from sweep.ports import SchedulerError, SchedulerUnreachableError
 from sweep.usecases.answers import Answers, Reader, settle_all
-from sweep.usecases.contact import Contact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from sweep.usecases.session import RunPorts
 
     Decision = Callable[[Facts, Memory, Now, SettlementPolicy], tuple[Memory, tuple[Effect, ...]]]
+    from sweep.ports import Clock, RunDirectory
+    from sweep.usecases.session import Reporter
 
 
 class Executor:
@@ -215,3 +217,49 @@ def reservation(submission: Submission) -> Reserved:
         gpus=submission.gpus,
         is_cut=submission.is_cut,
     )
+
+
+class Contact:
+    """Knows whether the scheduler is reached, and says so to people and to ``status``.
+
+    Args:
+        run_dir: Where ``status`` finds it.
+        reporter: Who is told.
+        clock: Tells the time.
+
+    Attributes:
+        away_since: Unix time of the first question in a row that was not answered; None: the last one was.
+        was_reached: True if it ever answered this process.
+    """
+
+    def __init__(self, run_dir: RunDirectory, reporter: Reporter, clock: Clock) -> None:
+        """Nothing was asked yet."""
+        self._run_dir, self._reporter, self._clock = run_dir, reporter, clock
+        self.away_since: float | None = None
+        self.was_reached = False
+        self._message = ""
+
+    def reached(self) -> None:
+        """The scheduler answered."""
+        since, is_news = self.away_since, not self.was_reached or self.away_since is not None
+        self.away_since, self._message, self.was_reached = None, "", True
+        if is_news:
+            self._run_dir.publish_away(None, "")
+        if since is not None:
+            self._reporter.note(f"the scheduler answers again, after {self._clock.now() - since:.0f} s")
+
+    def not_reached(self, message: str) -> None:
+        """The scheduler did not answer."""
+        if self.away_since is None:
+            self.away_since, self._message = self._clock.now(), message
+            self._run_dir.publish_away(self.away_since, message)
+
+    def describe(self) -> str:
+        """A sentence for people; empty while the scheduler is there."""
+        return "" if self.away_since is None else away_text(self.away_since, self._message)
+
+
+def away_text(since: float, message: str) -> str:
+    """The sentence that live lines and ``status`` have for a scheduler that is away."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+    return f"the scheduler has not been reached since {when} ({message})"

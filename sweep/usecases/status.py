@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sweep.core.attempts.attempt import Phase
-from sweep.core.attempts.waiting import waits_for
+from sweep.core.attempts.attempt import Phase, waits_for
 from sweep.core.decisions.admission import HOLES
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind, decide
 from sweep.core.encoding.frozen import dataclass

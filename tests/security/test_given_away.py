@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from analysis import __main__ as command
-from analysis.anonymous import Anonymiser, secrets_of
+from analysis.given_away import Anonymiser, secrets_of
 from analysis.trace.__main__ import main as reduce_traces
 from tests.analysis.factory import RunDir
 

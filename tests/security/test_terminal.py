@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis import escape
 from analysis.__main__ import main as analyse
+from analysis.given_away import html, latex, markdown
 from sweep.cli.main import main
 from sweep.core.encoding.message import visible, visible_line
 from tests.security.hostile import PAYLOAD, bad_characters, hostile_run
@@ -143,23 +143,23 @@ def test_control_characters_are_made_visible(text: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("escaped", "text"),
     [
-        (escape.markdown, r"\x1b] \| \`x\` \*b\* \<i> ![x]\(http://x) [y]\: a_b"),
-        (escape.html, r"\x1b] | `x` *b* &lt;i&gt; ![x](http://x) [y]: a_b"),
-        (escape.latex, r"\textbackslash{}x1b] \textbar{} `x` *b* \textless{}i\textgreater{} ![x](http://x) [y]: a\_b"),
+        (markdown, r"\x1b] \| \`x\` \*b\* \<i> ![x]\(http://x) [y]\: a_b"),
+        (html, r"\x1b] | `x` *b* &lt;i&gt; ![x](http://x) [y]: a_b"),
+        (latex, r"\textbackslash{}x1b] \textbar{} `x` *b* \textless{}i\textgreater{} ![x](http://x) [y]: a\_b"),
     ],
 )
 def test_markup_in_a_text_is_shown_as_it_is(escaped: object, text: str) -> None:
     assert callable(escaped)
-    expected = text.replace(r"\x1b", r"\\x1b") if escaped is escape.markdown else text
+    expected = text.replace(r"\x1b", r"\\x1b") if escaped is markdown else text
     assert escaped("\x1b] | `x` *b*\n<i>  ![x](http://x) [y]: a_b") == expected
 
 
 def test_latex_runs_no_command_of_a_text() -> None:
-    assert escape.latex("\\input{/etc/passwd} $x$ 5% #1 a&b \\\\ ~^") == (
+    assert latex("\\input{/etc/passwd} $x$ 5% #1 a&b \\\\ ~^") == (
         r"\textbackslash{}input\{/etc/passwd\} \$x\$ 5\% \#1 a\&b \textbackslash{}\textbackslash{} "
         r"\textasciitilde{}\textasciicircum{}"
     )
 
 
 def test_html_stays_in_its_attribute() -> None:
-    assert escape.html("\"><script>'") == "&quot;&gt;&lt;script&gt;&#x27;"
+    assert html("\"><script>'") == "&quot;&gt;&lt;script&gt;&#x27;"

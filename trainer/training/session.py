@@ -30,7 +30,7 @@ from trainer.torch_private.training import precision_casts_are_kept
 from trainer.training import records
 from trainer.training.loop import DeviceMonitor, Trainee, train
 from trainer.training.optimizer import ShardedAdamW
-from trainer.training.progress import ProgressWriter, first_line, last_line, log
+from trainer.training.records import ProgressWriter, first_line, last_line, log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from sweep.adapters.slurm.commands import CommandTimeoutError, SlurmCommands, argument_chunks
 from sweep.adapters.slurm.fields import array_of, task_ids
 from sweep.adapters.slurm.job_log import reported_end
-from sweep.adapters.slurm.job_ownership import who_cancelled
-from sweep.adapters.slurm.job_queries import NO_SUCH_JOB, JobQueries
+from sweep.adapters.slurm.job_queries import NO_SUCH_JOB, JobQueries, who_cancelled
 from sweep.adapters.slurm.queue_text import Rows, best_report
 from sweep.adapters.slurm.refusal import is_hopeless
 from sweep.adapters.slurm.script import check_site, log_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sweep.cli.display.holes import rejected_by_rule
+from sweep.cli.display.summary import rejected_by_rule
 from sweep.core.cells.parallelism import DEGREES
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from sweep.core.attempts.attempt import waits_for
 from sweep.core.attempts.blame import evidence_of, unexpired
-from sweep.core.attempts.waiting import waits_for
 from sweep.core.encoding.message import counted
 from sweep.core.encoding.names import TIME_RANGE
 from sweep.core.records.layout import attempt_dir

@@ -17,7 +17,7 @@ from sweep.cli.wiring import cluster_for, session_for
 from sweep.core.attempts.ledger import CancelRequested
 from sweep.core.cells.axes import axis_names
 from sweep.core.cells.parallelism import DEGREES
-from sweep.core.decisions.cancel import had_ended, held_back
+from sweep.core.decisions.reopen import had_ended, held_back
 from sweep.core.encoding.message import counted
 from sweep.core.grids.combination import DERIVED
 from sweep.core.grids.conditions import Condition, ConditionError

@@ -11,8 +11,14 @@ from sweep.adapters.files.run_reader import RunReader
 from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes, read_history, sbatch_notes
 from sweep.cli.console import print_json
 from sweep.cli.display.cells_table import print_cells
-from sweep.cli.display.holes import print_rejections
-from sweep.cli.display.summary import budget_notes, budget_totals, gpu_hours_to_submit, order_text, totals_line
+from sweep.cli.display.summary import (
+    budget_notes,
+    budget_totals,
+    gpu_hours_to_submit,
+    order_text,
+    print_rejections,
+    totals_line,
+)
 from sweep.core.grids.grid import expand
 from sweep.core.records.sweep_file import extended
 from sweep.usecases.plan import planned, sweep_file_of

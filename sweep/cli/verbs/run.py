@@ -25,9 +25,9 @@ from sweep.cli.common import (
     sbatch_notes,
 )
 from sweep.cli.console import print_error
-from sweep.cli.display.holes import hole_lines, print_rejections
 from sweep.cli.display.notify import Notifier
 from sweep.cli.display.progress import ConsoleReporter, Watching
+from sweep.cli.display.summary import hole_lines, print_rejections
 from sweep.cli.verbs.preflight_step import examine
 from sweep.cli.verbs.tables import make_tables
 from sweep.cli.wiring import cluster_for, session_for

@@ -15,13 +15,12 @@ from sweep.cli.console import print_json
 from sweep.cli.display import evidence
 from sweep.cli.display.as_json import as_json
 from sweep.cli.display.cells_table import describe, print_cells
-from sweep.cli.display.holes import print_rejections
-from sweep.cli.display.summary import budget_notes, budget_totals, totals_line
+from sweep.cli.display.summary import budget_notes, budget_totals, print_rejections, totals_line
 from sweep.cli.wiring import observe_queue, observe_run
 from sweep.core.attempts.blame import unexpired
 from sweep.core.encoding.message import hours_text
 from sweep.core.encoding.plain import plain
-from sweep.usecases.contact import away_text
+from sweep.usecases.executor import away_text
 from sweep.usecases.status import statuses
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from sweep.core.attempts.attempt import ABSENT, JobReport, Phase, StopKind
 from sweep.core.attempts.ledger import CancelRequested, Sighted, StopRequested
 from sweep.core.attempts.verdict import first_cause, is_consequence
 from sweep.core.decisions.admission import beyond_budget
-from sweep.core.decisions.cancel import unfinished
+from sweep.core.decisions.reopen import unfinished
 from sweep.core.jobs.submission import shared_id
 from sweep.core.settlement.case import Basis, Draft, Now, SettlementPolicy
 from sweep.core.settlement.claims import adopt_running_job, look_up, release, withdraw_or_adopt

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweep.core.attempts.attempt import Outcome, Phase, StopKind
+from sweep.core.attempts.attempt import Outcome, Phase, StopKind, held_hint
 from sweep.core.attempts.ledger import StopRequested
-from sweep.core.attempts.waiting import held_hint
 from sweep.core.encoding.message import hours_text
 from sweep.core.settlement.effects import Cancel, Note
 from sweep.core.settlement.facts import LaunchesOf, ResultOf, StepOf

@@ -9,8 +9,8 @@ import pytest
 from sweep.core.attempts.attempt import ErrorClass, Outcome
 from sweep.core.attempts.ledger import CancelRequested, Ended
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
-from sweep.core.decisions.cancel import had_ended, held_back
 from sweep.core.decisions.plan import ActionKind
+from sweep.core.decisions.reopen import had_ended, held_back
 from sweep.ports import SubmissionUncertainError
 from sweep.usecases.orchestrate import exit_code
 from tests.fakes import tiny_cell

@@ -24,9 +24,8 @@ ACTING = (ports.Scheduler, ports.RunDirectory, ports.Ledger, ports.BlameBook)
 READS_OF_ACTING = {"keeps_jobs", "read"}
 """Members of ports that act which change nothing."""
 MAY_ACT = {
-    "usecases/executor.py": {"append", "add", "cancel", "find", "withdraw", "drop_cancel_request"},
+    "usecases/executor.py": {"append", "add", "cancel", "find", "withdraw", "drop_cancel_request", "publish_away"},
     "usecases/submit.py": {"submit", "find", "publish_submission"},
-    "usecases/contact.py": {"publish_away"},
     "usecases/plan.py": {"publish_sweep_file"},
 }
 

@@ -31,7 +31,7 @@ from trainer.process.ranks import Ranks
 from trainer.training import session
 from trainer.training.loop import Measurements, Trainee, train
 from trainer.training.optimizer import ShardedAdamW
-from trainer.training.progress import ProgressWriter
+from trainer.training.records import ProgressWriter
 
 SMALL = ModelShape(name="small", n_layers=2, hidden=64, n_heads=4, n_kv_heads=2, ffn_hidden=128, vocab_size=512)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweep.cli.display.holes import hole_lines
+from sweep.cli.display.summary import hole_lines
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.plan import Action, ActionKind
 

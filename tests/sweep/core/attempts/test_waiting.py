@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweep.core.attempts.attempt import JobReport, slurm_state
-from sweep.core.attempts.waiting import HINTS_FOR_HELD, held_hint
+from sweep.core.attempts.attempt import HINTS_FOR_HELD, JobReport, held_hint, slurm_state
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
-"""Replaces paths and the names of users and hosts in a text, for double-blind review, and finds secrets in one."""
+"""Makes text fit to be given away: escaped for a table's format, searched for secrets, without names and paths."""
 
 from __future__ import annotations
 
+import html as _html
 import re
 from typing import TYPE_CHECKING
 
 from sweep.core.encoding.hostlist import expand_hostlist
+from sweep.core.encoding.message import visible
 from sweep.core.jobs.secrets import SecretFinder, secrets_in
 
 if TYPE_CHECKING:
@@ -67,3 +69,34 @@ def secrets_of(text: str, environ: Mapping[str, str]) -> list[str]:
     lines = enumerate(text.splitlines(), start=1)
     found += [(number, f"what {name} is set to") for number, line in lines for name in secrets_in(line)]
     return [f"line {number}: {shown}" for number, shown in sorted(found)]
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{char: f"\\{char}" for char in "&%$#_{}"},
+}
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and runs of blanks, other control characters made visible."""
+    return visible(" ".join(text.split()))
+
+
+def markdown(text: str) -> str:
+    """The text for Markdown, in which it would break a table, or be taken for markup, a link or an image."""
+    return re.sub(r"([\\|`*<]|(?<=])[(\[:])", r"\\\1", one_line(text))
+
+
+def html(text: str) -> str:
+    """The text for HTML, between tags or in a quoted attribute."""
+    return _html.escape(one_line(text))
+
+
+def latex(text: str) -> str:
+    """The text for LaTeX, in a paragraph or a table; there it runs no command and ends no row."""
+    return "".join(_LATEX.get(char, char) for char in one_line(text))
