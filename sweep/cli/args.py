@@ -55,6 +55,7 @@ class Arguments:
         nodes: True for the status of the cluster's nodes instead of the cells.
         with_job: True if doctor may submit a small job.
         timeout_s: Seconds that doctor waits for that job.
+        all_nodes: True if doctor's job is to check every node of the partition.
     """
 
     verb: str
@@ -71,6 +72,7 @@ class Arguments:
     nodes: bool = False
     with_job: bool = True
     timeout_s: float = 120.0
+    all_nodes: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -114,6 +116,7 @@ def _parser(verb: str) -> _Parser:
         parser.add_argument("--nodes", action="store_true")
     if verb == "doctor":
         parser.add_argument("--no-job", action="store_false", dest="with_job")
+        parser.add_argument("--all-nodes", action="store_true")
         parser.add_argument("--timeout", type=float, default=120.0, dest="timeout_s", metavar="SECONDS")
     if verb == "logs":
         parser.add_argument("--follow", "-f", action="store_true")
@@ -182,6 +185,7 @@ flags:
   --json             (plan, status, cancel, doctor) one JSON object on standard output, the rest on standard error
   --nodes            (status) nodes that attempts on this cluster blame, with the evidence
   --all, --where C   (cancel) every cell of the run, or those that meet a condition such as 'nodes > 4 and tp == 1'
+  --all-nodes        (doctor) check every node of the partition by one job, and name those to leave out
   --no-job           (doctor) submit nothing; --timeout SECONDS to wait for its small job (120)
   --follow           (logs) go on as they grow; --attempt N and --repeat N choose other than the latest;
                      --raw prints colours and other control characters as they are

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +135,81 @@ def test_doctor_checks_this_machine_without_slurm_too(shell: Shell) -> None:
     code, findings = doctor(shell, cluster="local")
     assert code == 0, findings
     assert "torch on the nodes" in {item["name"] for item in findings}
+
+
+def verdicts(findings: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    return {item["name"]: (item["verdict"], item["fact"]) for item in findings}
+
+
+def test_every_node_is_checked_and_each_sick_one_is_named_with_what_it_lacks(
+    slurm: SlurmUnderTest, shell: Shell, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A node's set-up line fails, another's hangs, a third is drained; the line to leave them out is one that works."""
+    healthy, failing, hanging, drained = slurm.nodes[:4]
+    lines = [f"[ $SLURMD_NODENAME != {failing} ]", f"if [ $SLURMD_NODENAME = {hanging} ]; then sleep 600; fi"]
+    slurm.run("scontrol", "update", f"nodename={drained}", "state=drain", "reason=bad fan")
+    try:
+        setup = f"cluster.slurm.setup={json.dumps(lines)}"
+        code, findings = doctor(shell, "--all-nodes", "--timeout", "20", setup)
+    finally:
+        slurm.run("scontrol", "update", f"nodename={drained}", "state=resume")
+    found = verdicts(findings)
+    assert code == 1
+    assert found["nodes"] == ("ok", f"nothing is wrong with {healthy}")
+    assert found[failing] == ("problem", f"the set-up line `{lines[0]}` ended with exit code 1")
+    assert found[hanging] == ("problem", "its check did not come back within 20 s")
+    assert found[drained] == ("not checked", "Slurm says drained: bad fan")
+    assert slurm.run("squeue", "-h", "-t", "PD,R", "-o", "%j").find("doctor") == -1
+    (word,) = shlex.split(next(item["mend"] for item in findings if item["name"] == "exclude"))
+    assert word == f"cluster.slurm.exclude='{failing},{hanging}'"
+    elsewhere = replace(shell, folder=tmp_path_factory.mktemp("plan"))
+    assert elsewhere.run("plan", "+grid=weak_scaling", "cluster=private_slurm", word).code == 0
+
+
+def test_a_node_on_which_nothing_can_start_ends_the_job_and_not_the_report_of_the_others(
+    slurm: SlurmUnderTest, shell: Shell, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The Prolog fails on the job's first node: Slurm cancels the whole job, and drains the node."""
+    first, *others = slurm.nodes
+    prolog = tmp_path_factory.mktemp("prolog") / "prolog.sh"
+    prolog.write_text(f'#!/bin/bash\n[ "$SLURMD_NODENAME" != {first} ] || [ ! -e {prolog.parent}/broken ]\n')
+    prolog.chmod(0o755)
+    slurm.cluster.up(set_values={"Prolog": str(prolog)})
+    (prolog.parent / "broken").touch()
+    try:
+        code, findings = doctor(shell, "--all-nodes", "--timeout", "60")
+    finally:
+        (prolog.parent / "broken").unlink()
+        slurm.run("scontrol", "update", f"nodename={first}", "state=resume")
+        slurm.cluster.up(set_values={"Prolog": ""})
+    found = verdicts(findings)
+    assert code == 1
+    assert found[first][0] == "problem"
+    assert "Prolog error" in found[first][1]
+    assert found["nodes"] == ("ok", f"nothing is wrong with {', '.join(others)}")
+
+
+def test_a_port_that_is_not_reached_and_a_node_that_is_busy_are_distinguished(
+    slurm: SlurmUnderTest, shell: Shell
+) -> None:
+    """Each node has a port of its own; a stranger listens at one of them and never answers."""
+    busy = slurm.nodes[3]
+    job = slurm.sbatch("sleep 600", f"--nodelist={busy}", "--exclusive")
+    slurm.wait_running(job)
+    try:
+        with socket.socket() as stranger:
+            port = next(port for port in range(25000, 29000, 3) if stranger.connect_ex(("127.0.0.1", port)))
+        with socket.socket() as stranger:
+            stranger.bind(("", port))
+            stranger.listen()
+            code, findings = doctor(
+                shell, "--all-nodes", "--timeout", "32", f"cluster.launch.port_range=[{port},{port + 2}]"
+            )
+    finally:
+        slurm.run("scancel", job)
+    found = verdicts(findings)
+    sick = [name for name in slurm.nodes if name in found and name != busy]
+    assert (code, len(sick)) == (1, 1), found
+    assert f"port {port}: Address already in use" in found[sick[0]][1]
+    assert f"cannot connect to it (127.0.0.1 port {port}: timed out)" in found[sick[0]][1]
+    assert found[busy] == ("not checked", "busy: other jobs use it")

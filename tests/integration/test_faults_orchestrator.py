@@ -128,7 +128,7 @@ def test_a_submission_file_that_is_damaged_before_its_job_id_is_known_loses_and_
 ) -> None:
     """The job of 32 has read the file before; the job of 64 waits meanwhile, and cannot read it."""
     run = fault_run(
-        slurm, tmp_path, "damaged", "nodes=1", "seq_len=[32,64]", "policy.canary=false", shell=DyingShell,
+        slurm, tmp_path, "damaged", "nodes=1", "seq_len=[32,64]", "policy.canary=false", "order=grid", shell=DyingShell,
         lost_after_s=4, site={"sbatch": {"nodelist": "node1"}, "exclusive": True}, gated=True,
     )  # fmt: skip
     assert run.with_env(DIES_BEFORE="2").shell.run(*run.arguments).code == 137

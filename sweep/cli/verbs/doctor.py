@@ -15,6 +15,7 @@ from sweep.cli.common import RUNS, consoles, load_spec
 from sweep.cli.console import print_json
 from sweep.cli.verbs.doctor_cluster import ClusterChecks
 from sweep.usecases.doctor.checks import Check, CheckStatus, exit_code, not_checked, run_checks
+from sweep.usecases.doctor.node_table import EXCLUDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,11 +54,15 @@ def main(asked: Arguments) -> int:
                 scratch=scratch,
                 with_job=asked.with_job,
                 timeout_s=asked.timeout_s,
+                all_nodes=asked.all_nodes,
             )
             checks = [*here, *cluster_checks.checks()]
         findings = run_checks(checks, lambda finding: _print(shown, finding))
     code = exit_code(findings)
     _summary(shown, findings)
+    for finding in findings:
+        if finding.name == EXCLUDE:
+            shown.print(finding.mend, highlight=False, markup=False, soft_wrap=True)
     if asked.as_json:
         body = {"cluster": cluster.name, "findings": [finding.to_json() for finding in findings], "exit_code": code}
         print_json(body, indent=2)
@@ -110,7 +115,7 @@ def _print(console: Console, finding: Finding) -> None:
 
     word = f"[{_COLOURS[finding.status]}]{finding.status:<11}[/]"
     console.print(f"{word}  {escape(finding.name)}: {escape(finding.fact)}", highlight=False, soft_wrap=True)
-    if finding.mend:
+    if finding.mend and finding.name != EXCLUDE:  # that stands by itself, at the end
         console.print(f"{'':<13}mend: {escape(finding.mend)}", highlight=False, soft_wrap=True)
 
 

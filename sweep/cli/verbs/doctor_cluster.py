@@ -23,7 +23,7 @@ from sweep.core.jobs.environment import scrubbed
 from sweep.core.jobs.set_up import failure_in
 from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR, attempt_dir
-from sweep.core.settings.spec import Runner, SchedulerKind
+from sweep.core.settings.spec import GpuFlag, Runner, SchedulerKind
 from sweep.files import read_tail, read_text, write_atomically
 from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
 from sweep.usecases.doctor.checks import Check, not_checked, ok, problem
@@ -52,6 +52,7 @@ class ClusterChecks:
         scratch: The run directory.
         with_job: True if a small job may be submitted.
         timeout_s: Seconds to wait for it.
+        all_nodes: True if it is to check every node of the partition.
     """
 
     cluster: ClusterSpec
@@ -60,6 +61,7 @@ class ClusterChecks:
     scratch: Path
     with_job: bool
     timeout_s: float
+    all_nodes: bool = False
 
     def checks(self) -> list[Check]:
         """Checks of the cluster and its nodes."""
@@ -77,7 +79,8 @@ class ClusterChecks:
             os.environ,
             trials=[self._submission(f"trial-{n}x{g}", nodes=n, gpus_per_node=g) for n, g in self.kinds],
         )
-        probe = Check(name="nodes", run=lambda: self._probe(commands), needs=("controller", "partition", "job script"))
+        run = self._every_node if self.all_nodes and self.with_job else self._probe
+        probe = Check(name="nodes", run=lambda: run(commands), needs=("controller", "partition", "job script"))
         return [*slurm.checks(), probe]
 
     def _local(self) -> Sequence[Finding]:
@@ -124,6 +127,42 @@ class ClusterChecks:
             found = [problem("nodes", fact, probed.mend), *(found if probed.reports else [])]
         return [*(self._set_up(log) if probed.reports or failure_in(log) else []), *found]
 
+    def _every_node(self, commands: SlurmCommands) -> Sequence[Finding]:
+        """Run one job over every node of the partition that is free, and judge each."""
+        from sweep.adapters.doctor.every_node import NODES_FORMAT, EveryNodeScheduler, folder_of, outputs, read_nodes
+        from sweep.adapters.slurm.script import own_exclude
+        from sweep.usecases.doctor.every_node import Surveyor
+        from sweep.usecases.doctor.node_table import node_table
+
+        patience_s = max(2.0, self.timeout_s / 4)
+        scheduler = EveryNodeScheduler(self.cluster.slurm, self.scratch, commands=commands, patience_s=patience_s)
+        site, token = scheduler.site().nodes, uuid.uuid4().hex
+        write_atomically(self.scratch / TOKEN_FILE, token)
+
+        def submission(number: int, nodes: int, without: tuple[str, ...]) -> Submission:
+            made = self._submission(f"every-node-{number}", nodes=nodes)
+            folder_of(made).mkdir()
+            minutes = min(made.walltime_min, 2 + int(self.timeout_s / 60))
+            return replace(made, walltime_min=minutes, exclude=without)
+
+        surveyor = Surveyor(
+            scheduler=scheduler,
+            submission=submission,
+            read=lambda made: outputs(folder_of(made)),
+            nodes=lambda: {
+                name: node
+                for name, node in read_nodes(commands.ask(["sinfo", "-N", "-h", "-o", NODES_FORMAT])).items()
+                if name in site
+            },
+            gpus_per_node=self.cluster.gpus_per_node if self.cluster.slurm.gpu_flag is not GpuFlag.NONE else 0,
+            clock=SystemClock(),
+            timeout_s=self.timeout_s,
+            grace_s=min(self.cluster.result_grace_s, 15.0),
+        )
+        excluded = own_exclude(self.cluster.slurm)
+        survey = surveyor.run(dict.fromkeys(excluded, "excluded by cluster.slurm.exclude"))
+        return node_table(survey, self._expected(token), excluded=excluded, timeout_s=self.timeout_s)
+
     def _set_up(self, log: str) -> list[Finding]:
         """The set-up lines by the log of a probe that ran them; empty where the cluster has none."""
         setup, failed = self.cluster.slurm.setup, failure_in(log)
@@ -139,6 +178,7 @@ class ClusterChecks:
             gpus_per_node=self.cluster.gpus_per_node,
             uses_gpus=self.device.type == "cuda",
             needs_torch=self.cluster.launch.runner is Runner.TORCHRUN,
+            slurm_gives_gpus=self.cluster.slurm.gpu_flag is not GpuFlag.NONE,
         )
 
     def _submission(

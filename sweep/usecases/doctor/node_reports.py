@@ -31,6 +31,8 @@ class Expected:
     uses_gpus: bool
     needs_torch: bool
     """True if torchrun starts the trainer."""
+    slurm_gives_gpus: bool = False
+    """True if jobs ask Slurm for GPUs."""
 
 
 def judge(probe: ProbeResult, expected: Expected) -> list[Finding]:
