@@ -46,6 +46,13 @@ def main(argv: Sequence[str]) -> int:
             "to a group: chmod 750 to read, chmod 2770 to write."
         )
         return BAD_USAGE
+    except OSError as error:
+        from sweep.core.attempts.error_text import STORAGE_ERRORS
+
+        if error.errno not in STORAGE_ERRORS:
+            raise
+        print_error(f"error: {error}. Make room, or mend the file system, and give the same command again.")
+        return BAD_USAGE
     except _expected_errors() as error:
         print_error(f"error: {error}")
         return BAD_USAGE

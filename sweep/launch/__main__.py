@@ -12,9 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweep.core.attempts.error_text import STORAGE_ERRORS
 from sweep.core.encoding.hostlist import expand_hostlist
 from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.submission import Claim, Submission, claim_file
+from sweep.core.records.layout import storage_mark
 from sweep.files import read_text
 from sweep.launch.check import EXIT_REFUSED
 from sweep.launch.claim import take
@@ -113,11 +115,13 @@ def _allow_open_files() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one node's part; returns the exit code of its command, or 128 + signal if a signal stopped or killed it.
 
-    A submission that another job has claimed is left alone (:data:`EXIT_NOT_OURS`).
+    A submission that another job has claimed is left alone (:data:`EXIT_NOT_OURS`). Where no record can be written an
+    empty file tells of it if there can be one, and the exit code: the number of the error (:data:`STORAGE_ERRORS`).
     """
     arguments = parser().parse_args(argv)
     environ = dict(os.environ)
     _allow_open_files()
+    node = None
     try:
         node = node_of(arguments, environ)
         supervisor = Supervisor(node.submission.launch.stop_grace_s)
@@ -127,8 +131,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_NOT_OURS
         return Launcher(node, environ).run(supervisor)
     except (OSError, ValueError) as error:
-        print(f"launch: {error}", file=sys.stderr, flush=True)
-        return EXIT_REFUSED
+        with contextlib.suppress(OSError):
+            print(f"launch: {error}", file=sys.stderr, flush=True)
+        number = int(getattr(error, "errno", None) or 0)
+        if number not in STORAGE_ERRORS:
+            return EXIT_REFUSED
+        if node is not None:
+            with contextlib.suppress(OSError):
+                (Path(node.submission.run_dir) / node.folder / storage_mark(number, node.node_rank)).touch()
+        return number
 
 
 if __name__ == "__main__":

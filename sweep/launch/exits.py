@@ -29,7 +29,7 @@ _CRASHES: Mapping[signal.Signals, str] = {
 }
 _ENDED_BY_AGENT_S = 5.0
 """Ranks that end later than this after the first one were ended by torchrun because of it."""
-_LAST_LINES_BYTES = 1 << 16
+LAST_LINES_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ class Witness:
     """Evidence about GPU ranks that aborted, besides the signal.
 
     Attributes:
-        last_messages: The last lines of the aborted ranks' standard error, by rank.
+        last_messages: The last lines of the failed ranks' standard error, by rank.
         peers_lost_at: Unix times at which other ranks reported lost communication.
     """
 
@@ -100,14 +100,14 @@ class Witness:
 
 
 def last_messages(log_dir: Path, exits: Iterable[RankExit]) -> dict[int, Sequence[str]]:
-    """The last lines that aborted ranks wrote to standard error, from torchrun's copies."""
-    return {each.rank: _tail(log_dir, each.local_rank) for each in exits if each.exit_code == -signal.SIGABRT}
+    """The last lines that failed ranks wrote to standard error, from torchrun's copies."""
+    return {each.rank: _tail(log_dir, each.local_rank) for each in exits}
 
 
 def _tail(log_dir: Path, local_rank: int) -> list[str]:
     for path in log_dir.glob(f"*/attempt_*/{local_rank}/stderr.log"):
         with contextlib.suppress(OSError):
-            return read_tail(path, _LAST_LINES_BYTES).decode(errors="replace").splitlines()
+            return read_tail(path, LAST_LINES_BYTES).decode(errors="replace").splitlines()
     return []
 
 

@@ -13,19 +13,30 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
+from sweep.core.attempts.error_text import classify_lines, classify_text
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import relevant
 from sweep.core.jobs.node_command import CACHES, EXITS_FILE
 from sweep.core.records.attempt_record import AttemptFile, parse_error, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_error, node_log, rank_error
 from sweep.core.settings.spec import Runner
-from sweep.files import make_folder, open_to_append, read_text, write_atomically
+from sweep.files import make_folder, open_to_append, read_tail, read_text, write_atomically
 from sweep.launch.check import EXIT_REFUSED
-from sweep.launch.exits import Witness, explain, explain_agent, last_messages, oom_kills, read
+from sweep.launch.exits import (
+    LAST_LINES_BYTES,
+    Explanation,
+    Witness,
+    explain,
+    explain_agent,
+    last_messages,
+    oom_kills,
+    read,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +88,18 @@ class Launcher:
         _log_to(self._folder / node_log(node.node_rank))
 
     def run(self, supervisor: Supervisor) -> int:
-        """Check, start and wait; returns the exit code of this process."""
+        """Check, start and wait; returns the exit code of this process.
+
+        Raises:
+            OSError: If a file cannot be written; it is reported if the report can be.
+        """
+        try:
+            return self._run_checked(supervisor)
+        except OSError as error:
+            self._report(classify_text(str(error)), str(error))
+            raise
+
+    def _run_checked(self, supervisor: Supervisor) -> int:
         refusal = self._refusal()
         if refusal is not None:
             self._report(*refusal)
@@ -147,9 +169,21 @@ class Launcher:
             lambda rank: (self._folder / rank_error(rank)).exists(),
             counts_kills=counts_kills,
             witness=witness,
-        ) or explain_agent(code, program, counts_kills=counts_kills)
+        )
+        found = found or explain_agent(code, program, counts_kills=counts_kills) or self._explain_by_log(exits, spoken)
         if found is not None:
             self._report(found.error_class, found.message, found.time)
+
+    def _explain_by_log(self, exits: list[RankExit], spoken: Mapping[int, Sequence[str]]) -> Explanation | None:
+        """The error of a file system that the last lines tell of: a rank that met it may not have written its own."""
+        if any((self._folder / rank_error(each.rank)).exists() for each in exits):
+            return None
+        log = self._folder / node_log(self._node.node_rank)
+        lines = [*read_tail(log, LAST_LINES_BYTES).decode(errors="replace").splitlines(), *chain(*spoken.values())]
+        found = classify_lines(lines)
+        if found is None or found[0] is not ErrorClass.STORAGE:
+            return None
+        return Explanation(error_class=found[0], message=f"the last lines of its log say: {found[1]}")
 
     def _peers_lost_at(self) -> list[float]:
         found = []
@@ -171,7 +205,8 @@ class Launcher:
             write_atomically(self._folder / ATTEMPT_FILE, self._record.render())
 
     def _report(self, error_class: ErrorClass, message: str, at: float | None = None) -> None:
-        print(f"launch: {message}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # the log may be on a disk that is full
+            print(f"launch: {message}", file=sys.stderr, flush=True)
         rank = self._node.node_rank
         caught_at = time.time() if at is None else at
         error = RankError(rank=None, node_rank=rank, time=caught_at, error_class=error_class, message=message)

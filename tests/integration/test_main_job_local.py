@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.commands import Shell, events, processes_of, rows, stub_cluster, wait_for
-from tests.disks import fill, small_disk
+from tests.disks import fill, remount, small_disk
 
 TINY = ["model=debug_1m", "seq_len=64", "trainer.steps=6", "trainer.warmup_steps=2", "trainer.threads_per_rank=1"]
+
+
+NOW = "policy.outcomes.STORAGE_ERROR.backoff_s=0"
 
 
 @pytest.fixture
@@ -112,7 +115,7 @@ def test_a_full_disk_ends_a_local_sweep_with_a_sentence_and_the_same_command_res
     """The disk fills while the first cell runs; what it had used by then is what is charged later."""
     gate = tmp_path / "gate"
     with small_disk(tmp_path / "disk") as disk:
-        run_dir, more = disk / "run", ("seq_len=[32,64]", "nodes=1", "tables=false", f"run_dir={disk}/run")
+        run_dir, more = disk / "run", ("seq_len=[32,64]", "nodes=1", "tables=false", f"run_dir={disk}/run", NOW)
         arguments, _ = _stub(shell, environment={"STUB_GATE": str(gate)})
         began = time.monotonic()
         started = shell.start(*arguments, *more)
@@ -131,6 +134,11 @@ def test_a_full_disk_ends_a_local_sweep_with_a_sentence_and_the_same_command_res
         assert processes_of(run_dir) == []
         refused = shell.run(*arguments, *more)
         assert (refused.code, "cannot be written" in refused.err) == (2, True), refused.err
+        assert remount(disk, "ro")
+        cancelled = shell.run("cancel", f"run_dir={run_dir}", "--all")
+        assert (cancelled.code, "Read-only file system" in cancelled.err) == (2, True), cancelled.err
+        assert "Traceback" not in cancelled.err
+        assert remount(disk, "rw")
         assert not [path for path in run_dir.rglob(".*")], "no draft is left"
         filler.unlink()
         gate.touch()
@@ -138,8 +146,11 @@ def test_a_full_disk_ends_a_local_sweep_with_a_sentence_and_the_same_command_res
         assert done.code == 0, done.err
         ended = events(run_dir, "ended")
         assert [event["outcome"] for event in ended].count("SUCCEEDED") == 2
-        used = sum(float(str(event["gpu_seconds"])) for event in ended if event["outcome"] == "PREEMPTED")
+        used = sum(
+            float(str(event["gpu_seconds"])) for event in ended if event["outcome"] in ("STORAGE_ERROR", "PREEMPTED")
+        )
         assert used < ran_s, "time that was not run is not charged"
+        assert is_stopped or "STORAGE_ERROR" in [event["outcome"] for event in ended]
         assert not [event for event in ended if event["evidence"]["blamed"]]  # type: ignore[index]  # JSON
 
 

@@ -20,6 +20,7 @@ from sweep.core.records.attempt_record import CellFile, render_error
 from sweep.core.records.layout import PROGRESS_FILE, RESULT_FILE, STEPS_FILE, rank_error
 from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result
+from sweep.files import write_atomically
 
 STEPS_OF = {"slow": 600, "ten_steps": 10}
 """Modes that make this many steps of a second each, and report them."""
@@ -75,9 +76,7 @@ def main() -> int:
         for step in range(asked.cell.trainer.steps)
     ]
     (arguments.out / STEPS_FILE).write_text("".join(step.render() for step in steps))
-    draft = arguments.out / f".{RESULT_FILE}"
-    draft.write_text(text)
-    draft.rename(arguments.out / (LATE_FILE if mode == "late" else RESULT_FILE))
+    write_atomically(arguments.out / (LATE_FILE if mode == "late" else RESULT_FILE), text)
     if mode != "truncated":
         _count(asked)
     if mode == "hang_after_result":

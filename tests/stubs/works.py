@@ -16,6 +16,8 @@ made.add_argument("--out", type=Path)
 made.add_argument("--sleep", type=float, default=0.0)
 made.add_argument("--exit-code", type=int, default=0)
 made.add_argument("--failing-node", type=int, help="the only node that ends with that code")
+made.add_argument("--says", default="", help="its last words")
+made.add_argument("--fills", type=Path, help="a file with which it fills the disk")
 arguments = made.parse_args()
 
 node = os.environ["NODE_RANK"]
@@ -32,6 +34,11 @@ saw = {
 print(f"node {node} says hello")
 print(f"node {node} complains", file=sys.stderr)
 time.sleep(arguments.sleep)
+print(arguments.says, file=sys.stderr)
+if arguments.fills is not None:
+    with arguments.fills.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
 (arguments.out / f"ended-{node}.json").write_text(json.dumps(time.time()))
 if arguments.failing_node is None or arguments.failing_node == int(node):
     sys.exit(arguments.exit_code)

@@ -10,6 +10,8 @@ import uuid
 from typing import TYPE_CHECKING, TypeVar
 
 from sweep.adapters.files.run_reader import RunReader
+from sweep.core.attempts.attempt import ErrorClass, RankError
+from sweep.core.attempts.error_text import STORAGE_ERRORS
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.submission import Claim, Submission, claim_file, submission_file
 from sweep.core.records.attempt_record import CellFile, parse_error
@@ -20,6 +22,7 @@ from sweep.core.records.layout import (
     FIGURES_DIR,
     RESULT_FILE,
     SOURCES_DIR,
+    STORAGE_MARK,
     SUBMISSION_LOGS_DIR,
     SUBMISSIONS_DIR,
     SWEEP_FILE,
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from sweep.core.attempts.attempt import AttemptKey, RankError
+    from sweep.core.attempts.attempt import AttemptKey
     from sweep.core.cells.cell import Cell
     from sweep.core.records.result import Result
 
@@ -155,12 +158,18 @@ class RunDir(RunReader):
         return CellFile.parse(read_text(self._path / attempt_dir(key) / CELL_FILE)).cell
 
     def errors(self, key: AttemptKey) -> Sequence[RankError]:
-        """Error files of an attempt's latest restart; damaged ones are left out."""
-        found = []
+        """Error files of an attempt's latest restart; damaged ones are left out.
+
+        The mark of a launcher that could write nothing counts as one.
+        """
+        found: list[RankError] = []
         latest = restart_dir(attempt_dir(key), next(iter(self._paths(key, ERROR_GLOB))))
         for path in sorted((self._path / latest).glob(ERROR_GLOB)):
             with contextlib.suppress(OSError, RecordError):
                 found.append(parse_error(read_text(path)))
+        for path in (self._path / latest).glob("storage-*"):
+            with contextlib.suppress(OSError):
+                found += _marked(path.name, path.stat().st_mtime)
         return found
 
     def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
@@ -223,6 +232,16 @@ def _claim(name: str, get: Callable[[], _T]) -> _T:
         return get()
     except RecordError as error:
         raise RecordError(f"{claim_file(name)}: {error}. Delete it if no job of that name is there") from error
+
+
+def _marked(name: str, time: float) -> list[RankError]:
+    """The error that a mark's name tells of; none where it is no mark."""
+    mark = STORAGE_MARK.fullmatch(name)
+    words = "" if mark is None else STORAGE_ERRORS.get(int(mark["number"]), "")
+    if mark is None or not words:
+        return []
+    message, node = f"its records could not be written: {words}", int(mark["node"])
+    return [RankError(rank=None, node_rank=node, time=time, error_class=ErrorClass.STORAGE, message=message)]
 
 
 def _text(path: Path) -> str | OSError | None:

@@ -95,7 +95,7 @@ def _write(contents: dict[str, bytes], run_dir: Path, target: Path) -> None:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
                 file.write(content)
         draft.rename(target)
-    except OSError:
+    except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
-        if not target.exists():
+        if not isinstance(error, OSError) or not target.exists():
             raise

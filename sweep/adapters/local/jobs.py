@@ -37,6 +37,7 @@ class State(StrEnum):
     INTERRUPTED = "INTERRUPTED"
     TIMEOUT = "TIMEOUT"
     NODE_FAIL = "NODE_FAIL"
+    STORAGE_ERROR = "STORAGE_ERROR"
 
 
 LOCAL_STATES: Mapping[State, SchedulerState] = {
@@ -50,6 +51,7 @@ LOCAL_STATES: Mapping[State, SchedulerState] = {
     State.TIMEOUT: SchedulerState(phase=Phase.ENDED, outcome=Outcome.TIMEOUT),
     # A launcher vanished: the machine went down, or somebody killed the launcher.
     State.NODE_FAIL: SchedulerState(phase=Phase.ENDED, outcome=Outcome.NODE_FAIL),
+    State.STORAGE_ERROR: SchedulerState(phase=Phase.ENDED, outcome=Outcome.STORAGE_ERROR),
 }
 
 

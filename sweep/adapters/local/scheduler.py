@@ -16,6 +16,7 @@ from sweep.adapters.local.launchers import Launchers, end_of
 from sweep.adapters.local.processes import kill_marked, own_process, terminate
 from sweep.adapters.local.start import has_room, meeting_dir
 from sweep.core.attempts.attempt import ABSENT, Phase
+from sweep.core.attempts.error_text import STORAGE_ERRORS
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.jobs.submission import Submission, submission_file
@@ -189,7 +190,8 @@ class LocalScheduler:
         # Written before the first process exists: a process that finds a running job without launchers knows that the
         # start was cut short, ends what has the job's marker, and never starts the job twice.
         job = replace(job, state=State.RUNNING, started_at=self._now())
-        self._files.write_spare(replace(job, state=State.INTERRUPTED, reason="the run directory could not be written"))
+        reason = "the run directory could not be written"
+        self._files.write_spare(replace(job, state=State.STORAGE_ERROR, reason=reason))
         self._save(job)
         launched: list[Launched] = []
         try:
@@ -197,7 +199,8 @@ class LocalScheduler:
             for rank in range(job.nodes):
                 launched.append(self._launchers.start(job, rank))
         except (OSError, ValueError) as error:
-            self._end(replace(job, launched=tuple(launched)), State.FAILED, f"its launcher cannot be started: {error}")
+            state = State.STORAGE_ERROR if getattr(error, "errno", None) in STORAGE_ERRORS else State.FAILED
+            self._end(replace(job, launched=tuple(launched)), state, f"its launcher cannot be started: {error}")
             return
         self._save(replace(job, launched=tuple(launched)))
 

@@ -17,6 +17,7 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 from sweep.adapters.slurm.fields import script_name
 from sweep.adapters.slurm.refusal import error_of
 from sweep.adapters.slurm.script import launch_command, sbatch_parameters
+from sweep.core.attempts.error_text import STORAGE_ERRORS
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR
 from sweep.files import write_atomically
 from sweep.ports import SchedulerError, SubmissionUncertainError
@@ -102,6 +103,8 @@ class LaunchExecutor(SlurmExecutor):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(script, text)
         except OSError as error:
+            if error.errno in STORAGE_ERRORS:
+                raise  # the run directory's, not the scheduler's
             raise SchedulerError(f"the job script {script} cannot be written: {error}") from error
         return script
 

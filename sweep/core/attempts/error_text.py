@@ -1,20 +1,30 @@
-"""Classifies an error by its text, as torch, gloo, NCCL and the driver word it."""
+"""Classifies an error by its text, as torch, gloo, NCCL, the driver and the file system word it."""
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+STORAGE_ERRORS: Mapping[int, str] = {
+    errno.ENOSPC: "No space left on device",
+    errno.EDQUOT: "Disk quota exceeded",
+    errno.EROFS: "Read-only file system",
+    errno.ESTALE: "Stale file handle",
+}
+"""Errors of a file system that no code and no node is to blame for: numbers, and what the C library says."""
 
 # The first line that fits decides: NCCL reports a device's error, or its lack of memory, as one of its own, so what is
 # more specific stands first. Patterns are searched in "qualified class name: message".
 CLASSIFICATION: tuple[tuple[ErrorClass, re.Pattern[str]], ...] = tuple(
     (error_class, re.compile(pattern, re.IGNORECASE))
     for error_class, pattern in (
+        (ErrorClass.STORAGE, "|".join((*STORAGE_ERRORS.values(), "Stale NFS file handle"))),
         (ErrorClass.OOM_HOST, r"^(builtins\.)?MemoryError\b|_ArrayMemoryError"),
         (ErrorClass.OOM_HOST, r"DefaultCPUAllocator: (can't|not enough)|Cannot allocate memory"),
         (ErrorClass.OOM_DEVICE, r"OutOfMemoryError|(CUDA|HIP) out of memory"),

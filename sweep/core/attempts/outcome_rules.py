@@ -68,6 +68,9 @@ OUTCOME_RULES: Mapping[Outcome, OutcomeRule] = {
     Outcome.DEVICE_ERROR: OutcomeRule(
         max_retries=2, disposition=Disposition.GAVE_UP, shown_as="device_error", avoid_nodes=True
     ),
+    Outcome.STORAGE_ERROR: OutcomeRule(
+        max_retries=5, disposition=Disposition.GAVE_UP, shown_as="storage_error", backoff_s=30.0
+    ),
     Outcome.TRAINER_ERROR: OutcomeRule(max_retries=0, disposition=Disposition.GAVE_UP, shown_as="trainer_error"),
     Outcome.REJECTED_BY_SCHEDULER: OutcomeRule(
         max_retries=0, disposition=Disposition.GAVE_UP, shown_as="rejected_by_scheduler"

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass, Outcome, Phase, StopKind
+from sweep.core.attempts.error_text import STORAGE_ERRORS, classify_text
 from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _OUTCOME_OF_ERROR: Mapping[ErrorClass, Outcome] = {
     ErrorClass.OOM_HOST: Outcome.OOM_HOST,
     ErrorClass.COMMUNICATION: Outcome.COMM_FAILURE,
     ErrorClass.DEVICE: Outcome.DEVICE_ERROR,
+    ErrorClass.STORAGE: Outcome.STORAGE_ERROR,
     ErrorClass.EXCEPTION: Outcome.TRAINER_ERROR,
     ErrorClass.REFUSED: Outcome.TRAINER_ERROR,
     ErrorClass.STOPPED: Outcome.PREEMPTED,
@@ -108,7 +110,13 @@ def judge(evidence: Evidence) -> Verdict:
     if evidence.stop is not None and stopped_as is not None and (cause is None or is_consequence(cause)):
         return Verdict(outcome=stopped_as, reason=evidence.stop.reason)
     if cause is not None:
-        return Verdict(outcome=_OUTCOME_OF_ERROR[cause.error_class], reason=_error_reason(cause))
+        # The check of the sources, and other programs than ours, know no class for it.
+        is_storage = classify_text(cause.message) is ErrorClass.STORAGE and not is_consequence(cause)
+        outcome = Outcome.STORAGE_ERROR if is_storage else _OUTCOME_OF_ERROR[cause.error_class]
+        return Verdict(outcome=outcome, reason=_error_reason(cause))
+    if evidence.report.phase is Phase.ENDED and (words := STORAGE_ERRORS.get(evidence.report.exit_code or 0)):
+        reason = f"its records could not be written: {words} (exit code {evidence.report.exit_code})"
+        return Verdict(outcome=Outcome.STORAGE_ERROR, reason=_with_problem(reason, evidence))
     codes = _own_exit_codes(evidence)
     if codes or evidence.result_problem:
         shown = ", ".join(str(code) for code in codes) or "unknown"

@@ -54,6 +54,7 @@ STEPS_FILE = "steps.jsonl"
 RESULT_FILE = "result.json"
 FLIGHT_PREFIX = "flight-rank-"
 ERROR_GLOB = "error-*.json"
+STORAGE_MARK = re.compile(r"storage-(?P<number>\d{1,4})-node-(?P<node>\d{1,6})")
 LOG_GLOB = "node-*.log"
 ACTED_ON = (SUBMISSIONS_DIR, "local", "requests", SOURCES_DIR)
 """Folders whose records decide what runs or is ended."""
@@ -89,6 +90,11 @@ def node_log(node_rank: int) -> str:
 def rank_error(rank: int) -> str:
     """Error file of one rank."""
     return f"error-rank-{rank}.json"
+
+
+def storage_mark(number: int, node_rank: int) -> str:
+    """Empty file of a node's launcher that could write nothing, with the error's number: a full disk takes names."""
+    return f"storage-{number}-node-{node_rank}"
 
 
 def node_error(node_rank: int) -> str:

@@ -90,9 +90,12 @@ def report(message: str, options: dict[str, str]) -> None:
     error |= {"error_class": "refused", "message": message}
     if not unsafe(folder):
         draft = folder / f".refusal-{node}-{os.getpid()}"
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as stream:
-            json.dump(error, stream)
-        draft.replace(folder / f"error-node-{node}.json")
+        try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as stream:
+                json.dump(error, stream)
+            draft.replace(folder / f"error-node-{node}.json")
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def main() -> None:

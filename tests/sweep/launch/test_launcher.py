@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sweep.adapters.files.run_directory import RunDir
 from sweep.core.attempts.attempt import ErrorClass
 from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.submission import Claim, claim_file
@@ -22,6 +24,7 @@ from sweep.core.settings.spec import Runner
 from sweep.launch.__main__ import EXIT_NOT_OURS
 from sweep.launch.check import EXIT_REFUSED
 from sweep.launch.claim import take
+from tests.disks import fill, remount, small_disk
 from tests.stubs.jobs import altered, key, processes_under, stub_launch, submission
 from tests.sweep.launch.launches import attempt_file, command, error_of, folder, launch, place, wait_ready
 
@@ -122,6 +125,37 @@ def test_the_attempt_file_tells_the_start_and_the_end(tmp_path: Path) -> None:
     assert written.sources_hash == made.sources_hash
     assert written.provenance == {"git_commit": "abc"}
     assert written.environment["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize("is_full", [True, False], ids=["full", "read-only"])
+def test_a_launcher_that_can_write_nothing_ends_with_the_number_of_the_error(tmp_path: Path, is_full: bool) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        made = submission(disk, stub_launch("works"))
+        if is_full:
+            fill(disk)
+        else:
+            assert remount(disk, "ro")
+        done = launch(made)
+        assert done.returncode == (errno.ENOSPC if is_full else errno.EROFS), done.stderr
+        assert not [path for path in disk.rglob(".*") if path.is_file()], "no draft is left"
+
+
+def test_a_disk_that_fills_while_it_runs_gives_the_number_of_the_error_too(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        made = submission(disk, stub_launch("works", "--fills", str(disk / "filler")))
+        assert launch(made).returncode == errno.ENOSPC
+        (error,) = RunDir(disk).errors(made.tasks[0])
+        assert (error.error_class, error.node_rank) == (ErrorClass.STORAGE, 0)
+        assert error.message == "its records could not be written: No space left on device"
+        assert not [path for path in disk.rglob(".*") if path.is_file()], "no draft is left"
+
+
+def test_an_error_of_a_file_system_is_reported_although_the_rank_could_not(tmp_path: Path) -> None:
+    words = "OSError: [Errno 122] Disk quota exceeded: '/data/tokens'"
+    made = submission(tmp_path, stub_launch("works", "--exit-code", "1", "--says", words))
+    assert launch(made).returncode == 1
+    error = error_of(folder(made))
+    assert (error.error_class, error.message) == (ErrorClass.STORAGE, f"the last lines of its log say: {words}")
 
 
 def test_while_it_runs_the_attempt_file_has_no_end(hanging: tuple[Submission, subprocess.Popen[bytes]]) -> None:

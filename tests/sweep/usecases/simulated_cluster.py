@@ -20,6 +20,7 @@ from sweep.adapters.files.run_directory import RunDir
 from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.cells.cell import Cell
 from sweep.core.jobs.node_command import Node
+from sweep.core.jobs.set_up import PASSED
 from sweep.core.jobs.submission import Claim, Submission, claim_file
 from sweep.core.records.attempt_record import AttemptFile, CellFile, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, PROGRESS_FILE, RESULT_FILE, node_error, rank_error
@@ -32,6 +33,7 @@ NODES = tuple(f"node{number}" for number in range(1, 6))
 BEGAN = 1_700_000_000.0
 """Unix time at which a simulation begins."""
 _BOOT_S = 2.0
+_SET_UP = "0123abcd"
 _LIVE = ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED")
 
 
@@ -58,6 +60,7 @@ class End(StrEnum):
     BY_HAND = "scancel by the user"
     BY_ADMIN = "scancel by an administrator"
     NO_LAUNCHER = "a set-up line fails"
+    STORAGE = "nothing can be written any more"
     NODE_FAIL_AT_START = "a node fails before the launcher begins"
     FORGOTTEN = "killed, and the scheduler forgets it"
     NEVER_STARTS = "waits for what will never come"
@@ -314,6 +317,7 @@ class Cluster:
             self._node_fails(job)
             return
         if job.fate.end is End.NO_LAUNCHER:
+            self._log(job, f"sweep: set-up {_SET_UP} failed on {job.nodes[0]}: `false` ended with exit code 1", "")
             self._finish(job, "FAILED", exit_code="1:0")
             return
         node = self._node(job)
@@ -371,6 +375,9 @@ class Cluster:
 
     def _die_silently(self, job: Job) -> None:
         self._finish(job, "FAILED", exit_code="0:9")
+
+    def _write_nothing(self, job: Job) -> None:
+        self._finish(job, "FAILED", exit_code="28:0")
 
     def _node_fails(self, job: Job) -> None:
         self.down[job.nodes[0]] = self.now + 300
@@ -526,6 +533,7 @@ class Cluster:
             ended_at=None if exit_code is None else self.now,
             exit_code=exit_code,
             stopped_by=stopped_by,
+            environment={PASSED: _SET_UP},
         )
         self._write(job, ATTEMPT_FILE, record.render())
 
@@ -566,11 +574,11 @@ class Cluster:
             steps = Progress(step=int(self.now - run.started_at), steps=10_000, time=self.now, tokens_per_s=1.0)
             self._write(job, PROGRESS_FILE, steps.render())
 
-    def _log(self, job: Job, line: str) -> None:
+    def _log(self, job: Job, line: str, by: str = "slurmstepd-{}: ") -> None:
         assert job.log is not None
         with job.log.open("a") as file:
             file.write("sweep: zone +0000\n")
-            file.write(f"slurmstepd-{job.nodes[0]}: {line}\n")
+            file.write(f"{by.format(job.nodes[0])}{line}\n")
 
 
 _WAITS_FOR_EVER = ("PartitionTimeLimit", "JobHeldUser")
@@ -586,6 +594,7 @@ _ENDS: Mapping[End, Callable[[Cluster, Job], None]] = {
     End.OOM_POLLED: Cluster._oom_polled,
     End.KILLED: Cluster._die_silently,
     End.NODE_FAIL: Cluster._node_fails,
+    End.STORAGE: Cluster._write_nothing,
     End.PREEMPTED: Cluster._preempted,
     End.REQUEUED: Cluster._requeued,
     End.BY_HAND: Cluster._by_hand,

@@ -449,7 +449,7 @@ class Audit:
 
 
 OUT_OF_MEMORY = (End.OOM_DEVICE, End.OOM_HOST, End.OOM_POLLED)
-UNTOLD_WITHOUT_ACCOUNTING = (End.NODE_FAIL, End.KILLED, End.NO_LAUNCHER, End.NO_RESULT, End.CUT_RESULT)
+UNTOLD_WITHOUT_ACCOUNTING = (End.NODE_FAIL, End.KILLED, End.STORAGE, End.NO_RESULT, End.CUT_RESULT)
 EXPECTED: Mapping[End, tuple[Outcome, ...]] = {
     End.MEASURED: (Outcome.SUCCEEDED,),
     End.MEASURED_LATE: (Outcome.SUCCEEDED, Outcome.TRAINER_ERROR),
@@ -470,7 +470,8 @@ EXPECTED: Mapping[End, tuple[Outcome, ...]] = {
     End.HANG: (Outcome.TIMEOUT,),
     End.BY_HAND: (Outcome.CANCELLED,),
     End.BY_ADMIN: (Outcome.CANCELLED,),
-    End.NO_LAUNCHER: (Outcome.TRAINER_ERROR,),
+    End.NO_LAUNCHER: (Outcome.TRAINER_ERROR, Outcome.NODE_FAIL),
+    End.STORAGE: (Outcome.STORAGE_ERROR,),
     End.NODE_FAIL_AT_START: (Outcome.NODE_FAIL,),
     End.FORGOTTEN: (Outcome.LOST,),
     End.NEVER_STARTS: (Outcome.REJECTED_BY_SCHEDULER,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sweep.core.attempts.attempt import ErrorClass, Outcome
-from sweep.core.attempts.ledger import Reserved
+from sweep.core.attempts.ledger import Ended, Reserved
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
 from sweep.core.decisions.plan import ActionKind
 from sweep.core.settings.policy import Policy
@@ -41,6 +41,20 @@ def test_a_preempted_job_does_not_use_up_the_retries_of_another_outcome(world: W
     world.end_all(orchestrator, "FAILED", rank_error(ErrorClass.COMMUNICATION))
     world.clock.sleep(600)
     assert not orchestrator.step().is_over
+
+
+def test_a_disk_without_room_is_no_nodes_fault_and_the_attempt_is_made_again_later(world: World) -> None:
+    orchestrator, _ = world.one_job()
+    world.end_all(orchestrator, "FAILED", exit_code=28, nodes=("n1",))
+    (ended,) = world.events(Ended)
+    assert ended.outcome is Outcome.STORAGE_ERROR
+    assert "No space left on device" in ended.reason
+    assert world.blame.blames == []
+    orchestrator.step()
+    assert len(world.submitted()) == 1, "not at once"
+    world.clock.sleep(OUTCOME_RULES[Outcome.STORAGE_ERROR].backoff_s)
+    orchestrator.step()
+    assert [submission.exclude for submission in world.submitted()] == [(), ()]
 
 
 def test_a_retry_waits_for_its_back_off_which_doubles(world: World) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 from tests.commands import is_alive, wait_for
+from tests.disks import fill, small_disk
 from tests.sweep.adapters.fake_slurm import DOWN, NOW, FakeSlurm, submission
 
 
@@ -30,6 +31,16 @@ def test_a_submission_leaves_one_script_and_no_pickle(slurm: FakeSlurm, tmp_path
     files = [str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert files == ["submissions/logs/grid-3f2a.sh"]
     assert slurm.calls("sbatch") == [str(tmp_path / "run" / files[0])]
+
+
+def test_a_disk_without_room_for_the_job_script_is_no_scheduler_that_is_away(slurm: FakeSlurm, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        made = submission(disk)
+        fill(disk)
+        with pytest.raises(OSError, match="No space left on device"):
+            slurm.scheduler().submit(made)
+        assert not [path for path in disk.rglob(".*")], "no draft is left"
+    assert slurm.calls("sbatch") == []
 
 
 def test_the_job_id_is_found_between_a_sites_banners(slurm: FakeSlurm, tmp_path: Path) -> None:

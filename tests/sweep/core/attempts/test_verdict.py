@@ -18,6 +18,7 @@ from sweep.core.attempts.attempt import (
     StopKind,
     slurm_state,
 )
+from sweep.core.attempts.error_text import STORAGE_ERRORS
 from sweep.core.attempts.verdict import Evidence, first_cause, is_consequence, judge
 
 
@@ -71,6 +72,23 @@ def test_only_lost_peers_and_signals_are_consequences() -> None:
 
 
 # --- the verdict
+
+
+@pytest.mark.parametrize(("number", "words"), STORAGE_ERRORS.items())
+def test_a_launcher_that_could_write_nothing_tells_of_it_by_its_exit_code(number: int, words: str) -> None:
+    verdict = judge(evidence(report=report(exit_code=number)))
+    assert verdict.outcome is Outcome.STORAGE_ERROR
+    assert f"{words} (exit code {number})" in verdict.reason
+    beside = judge(evidence(report=report(exit_code=number), errors=[error(ErrorClass.OOM_DEVICE)]))
+    assert beside.outcome is Outcome.OOM_DEVICE, "what was written counts first"
+
+
+@pytest.mark.parametrize("words", [*STORAGE_ERRORS.values(), "Stale NFS file handle"])
+@pytest.mark.parametrize("kind", [ErrorClass.STORAGE, ErrorClass.EXCEPTION, ErrorClass.REFUSED])
+def test_an_error_of_a_file_system_is_one_whoever_reports_it_and_is_quoted(kind: ErrorClass, words: str) -> None:
+    verdict = judge(evidence(errors=[error(kind, message=f"the sources cannot be checked: [Errno 1] {words}: '/x'")]))
+    assert verdict.outcome is Outcome.STORAGE_ERROR
+    assert words in verdict.reason
 
 
 def test_the_evidence_is_weighed_in_the_stated_order() -> None:
