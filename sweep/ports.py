@@ -58,17 +58,14 @@ class Intent(Protocol):
     @property
     def name(self) -> str:
         """The name that its job has."""
-        ...
 
     @property
     def created_at(self) -> float:
         """Unix time before which it was not submitted."""
-        ...
 
     @property
     def tasks(self) -> tuple[AttemptKey, ...]:
         """Attempts by array index."""
-        ...
 
 
 class JobReports(Protocol):
@@ -76,7 +73,6 @@ class JobReports(Protocol):
 
     def jobs_of(self, shared_id: str, tasks: int) -> tuple[str, ...]:
         """Job ids of a submission of so many tasks, from the id that they share (a claim names it)."""
-        ...
 
     def poll(
         self, job_ids: Collection[str], *, since: float, names: Mapping[str, str] | None = None
@@ -92,7 +88,6 @@ class JobReports(Protocol):
         Raises:
             SchedulerError: If it cannot be asked: then nothing is known.
         """
-        ...
 
 
 class Accounting(Protocol):
@@ -108,7 +103,6 @@ class Accounting(Protocol):
         Raises:
             SchedulerError: If it cannot be asked: then nothing is known.
         """
-        ...
 
 
 class ClusterFacts(Protocol):
@@ -116,7 +110,6 @@ class ClusterFacts(Protocol):
 
     def own_name(self) -> str | None:
         """The cluster's own name; None where it has none, or does not say it now."""
-        ...
 
     def site(self) -> Site:
         """The limits of the cluster just now, as far as it says or has said before.
@@ -124,11 +117,9 @@ class ClusterFacts(Protocol):
         Raises:
             SchedulerError: If it cannot be reached, and never was.
         """
-        ...
 
     def unhealthy(self, nodes: Collection[str]) -> Mapping[str, str]:
         """Of these nodes, those out of service, with the scheduler's reason; empty where it cannot be asked."""
-        ...
 
 
 class Diagnosis(Protocol):
@@ -143,7 +134,6 @@ class Diagnosis(Protocol):
             job_id: The job.
             since: Unix time before which nothing counts: when the job's last run began.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +152,6 @@ class Scheduler(JobReports, Protocol):
     @property
     def keeps_jobs(self) -> bool:
         """True if jobs go on after this process has ended."""
-        ...
 
     def submit(self, submission: Submission) -> tuple[str, ...]:
         """Hand a submission over and give the ids of its jobs, by array index.
@@ -172,7 +161,6 @@ class Scheduler(JobReports, Protocol):
             SubmissionUncertainError: If it may have been taken all the same.
             SchedulerError: If the scheduler was not reached.
         """
-        ...
 
     def find(self, submission: Intent) -> tuple[str, ...] | None:
         """Job ids of a submission by its name; None where the scheduler has never heard of it.
@@ -182,7 +170,6 @@ class Scheduler(JobReports, Protocol):
         Raises:
             SchedulerError: If it cannot be asked: then nothing is known.
         """
-        ...
 
     def cancel(self, jobs: Mapping[str, str], *, only_pending: bool = False) -> Sequence[str]:
         """Ask for the end of jobs, which may take a while; those that are over already are no error.
@@ -198,11 +185,9 @@ class Scheduler(JobReports, Protocol):
         Raises:
             SchedulerError: If it cannot be asked.
         """
-        ...
 
     def close(self) -> None:
         """Leave: end the jobs that cannot go on without this process, and wait until they have ended."""
-        ...
 
 
 class RunProgress(Protocol):
@@ -211,23 +196,18 @@ class RunProgress(Protocol):
     @property
     def path(self) -> str:
         """Absolute path."""
-        ...
 
     def sweep_file(self) -> SweepFile | None:
         """The content of ``sweep.json``; None where there is none yet."""
-        ...
 
     def attempt_file(self, key: AttemptKey) -> AttemptFile | None:
         """The launcher's file of an attempt's latest run; None where there is none that can be read."""
-        ...
 
     def launches(self, key: AttemptKey) -> tuple[AttemptFile | None, tuple[AttemptFile, ...]]:
         """The launcher's file of an attempt's latest run, and those of its earlier runs in order."""
-        ...
 
     def progress(self, key: AttemptKey) -> Progress | None:
         """The step that a running trainer is at; None where it has not said."""
-        ...
 
 
 class RunRecords(RunProgress, Protocol):
@@ -235,7 +215,6 @@ class RunRecords(RunProgress, Protocol):
 
     def submission_names(self) -> Sequence[str]:
         """Names of all submissions ever written, oldest first."""
-        ...
 
     def submission(self, name: str) -> Submission:
         """One submission.
@@ -244,7 +223,6 @@ class RunRecords(RunProgress, Protocol):
             RecordError: If its file is damaged.
             OSError: If it cannot be read.
         """
-        ...
 
     def job_that_began(self, name: str) -> str | None:
         """The job that claimed a submission (the id that its tasks share); None: no job has begun.
@@ -255,23 +233,18 @@ class RunRecords(RunProgress, Protocol):
             RecordError: If the claim is damaged.
             OSError: If it cannot be read.
         """
-        ...
 
     def result(self, key: AttemptKey) -> tuple[Result | None, str]:
         """A valid result of this very attempt (of its latest restart that has one), and what is wrong with others."""
-        ...
 
     def errors(self, key: AttemptKey) -> Sequence[RankError]:
         """Error files of an attempt's latest restart."""
-        ...
 
     def last_sign_of_life(self, key: AttemptKey, restart: int) -> float | None:
         """Unix time at which one run of an attempt last wrote a file; ``restart`` counts the runs before it."""
-        ...
 
     def cancel_requests(self) -> Sequence[tuple[str, Sequence[str]]]:
         """Requests of ``sweep cancel`` made while another process holds the run: their names and cell ids."""
-        ...
 
 
 class RunDirectory(RunRecords, Protocol):
@@ -279,11 +252,9 @@ class RunDirectory(RunRecords, Protocol):
 
     def publish_sweep_file(self, content: SweepFile) -> None:
         """Replace ``sweep.json``."""
-        ...
 
     def publish_submission(self, submission: Submission, cells: Iterable[CellFile]) -> None:
         """Write the cell file of every attempt and then the submission's file, all on disk on return."""
-        ...
 
     def withdraw(self, name: str) -> str:
         """See to it that no job begins a submission from now on; gives the job that has begun before, empty: none.
@@ -292,15 +263,12 @@ class RunDirectory(RunRecords, Protocol):
             RecordError: If the claim that is there is damaged.
             OSError: If it can be neither written nor read.
         """
-        ...
 
     def publish_away(self, since: float | None, message: str) -> None:
         """Tell ``status`` since when (Unix time) the scheduler has not been reached; None: it is reached."""
-        ...
 
     def drop_cancel_request(self, name: str) -> None:
         """Take a request off the pile once it was acted on."""
-        ...
 
 
 class Ledger(Protocol):
@@ -308,7 +276,6 @@ class Ledger(Protocol):
 
     def read(self) -> tuple[Sequence[Event], Sequence[str]]:
         """All events, and what is wrong with the lines that are none."""
-        ...
 
     def append(self, event: Event) -> None:
         """Write one event; on return it is on disk.
@@ -316,7 +283,6 @@ class Ledger(Protocol):
         Raises:
             OSError: If it cannot be written.
         """
-        ...
 
 
 class BlameBook(Protocol):
@@ -324,11 +290,9 @@ class BlameBook(Protocol):
 
     def read(self) -> Sequence[Blame]:
         """All that was ever written and can be read."""
-        ...
 
     def add(self, blames: Iterable[Blame]) -> None:
         """Write more; a book that cannot be written is no error."""
-        ...
 
 
 class Clock(Protocol):
@@ -336,12 +300,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Unix time."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-        ...

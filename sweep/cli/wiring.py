@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.files.blame_file import BlameFile, blame_path
 from sweep.adapters.files.ledger_file import LedgerFile
-from sweep.adapters.files.provenance import collect
-from sweep.adapters.files.sources_snapshot import packages_root, snapshot
+from sweep.adapters.files.sources_snapshot import collect, packages_root, snapshot
 from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import SchedulerKind, SlurmSpec
 from sweep.ports import ClusterView, SchedulerError

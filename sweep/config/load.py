@@ -13,8 +13,7 @@ from sweep.config.declared import Declared, Values, check_axis, declared, overri
 from sweep.config.errors import ConfigError, explained, listed
 from sweep.config.keys import CHOICES, SERIES, RootKeys, check_fields, check_key, fit
 from sweep.config.library import Library
-from sweep.config.root_keys import repeats, root_keys_of
-from sweep.config.series import series_of
+from sweep.config.root_keys import repeats, root_keys_of, series_of
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.cells.axes import ALL_AXES, AXES, SETTINGS, normalise_axis
 from sweep.core.cells.trainer_settings import TrainerSettings

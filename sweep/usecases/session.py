@@ -25,15 +25,12 @@ class Reporter(Protocol):
 
     def submitted(self, submission: Submission, jobs: tuple[str, ...]) -> None:
         """A submission has become jobs."""
-        ...
 
     def ended(self, key: AttemptKey, verdict: Verdict) -> None:
         """An attempt is over."""
-        ...
 
     def note(self, text: str) -> None:
         """Something that people should know and that changes nothing by itself."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from sweep.adapters.local.jobs import JobFiles, Launched, State, new_job
+from sweep.adapters.local.launchers import meeting_dir
 from sweep.adapters.local.scheduler import LocalScheduler
-from sweep.adapters.local.start import meeting_dir
 from sweep.core.jobs.node_command import MARKER, RUN_DIR
 from tests.fakes import submission_of
 from tests.sweep.adapters.fake_slurm import RUN_DIR as FAKE_RUN_DIR

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.files.provenance import collect
+from sweep.adapters.files.sources_snapshot import collect
 from sweep.config.errors import ConfigError
 from sweep.config.library import GROUPS, Library
 from sweep.config.load import load

@@ -44,7 +44,6 @@ class Materialize(Protocol):
 
     def __call__(self, model: Llama, device: torch.device, positions: torch.Tensor | None, *, seed: int) -> None:
         """Allocate the memory, and fill it."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

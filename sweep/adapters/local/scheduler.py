@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from sweep.adapters.local.jobs import LOCAL_STATES, JobFiles, Launched, LocalJob, State, ended, job_ids, new_job
-from sweep.adapters.local.launchers import Launchers, end_of
+from sweep.adapters.local.launchers import Launchers, end_of, has_room, meeting_dir
 from sweep.adapters.local.processes import kill_marked, own_process, terminate
-from sweep.adapters.local.start import has_room, meeting_dir
 from sweep.core.attempts.attempt import ABSENT, Phase
 from sweep.core.attempts.error_text import STORAGE_ERRORS
 from sweep.core.encoding.record import RecordError

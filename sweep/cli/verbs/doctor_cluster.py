@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from sweep.adapters.clock import SystemClock
 from sweep.adapters.doctor.machine import interpreter
 from sweep.adapters.files.sources_snapshot import checked_command, snapshot
-from sweep.adapters.local.start import after_set_up
+from sweep.adapters.local.launchers import after_set_up
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.environment import scrubbed

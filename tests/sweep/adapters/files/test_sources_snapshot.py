@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.adapters.files.provenance import collect
-from sweep.adapters.files.sources_snapshot import SourcesError, packages_root, read_sources, snapshot
+from sweep.adapters.files.sources_snapshot import SourcesError, collect, packages_root, read_sources, snapshot
 from sweep.core.jobs.environment import hash_sources
 from sweep.files import RunDirError
 

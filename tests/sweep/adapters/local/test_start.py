@@ -12,14 +12,14 @@ import pytest
 
 from sweep.adapters.files.sources_snapshot import check_text
 from sweep.adapters.local.jobs import LocalJob, new_job
-from sweep.adapters.local.scheduler import LocalScheduler
-from sweep.adapters.local.start import (
+from sweep.adapters.local.launchers import (
     MEMORY_PER_RANK_BYTES,
     has_room,
     launcher_command,
     launcher_environment,
     meeting_dir,
 )
+from sweep.adapters.local.scheduler import LocalScheduler
 from sweep.core.attempts.attempt import AttemptKey, JobReport, Phase
 from sweep.core.jobs.submission import Submission
 from sweep.core.records.layout import attempt_dir
