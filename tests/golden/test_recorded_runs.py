@@ -23,7 +23,10 @@ import pytest
 
 from analysis.__main__ import main
 from sweep.adapters.local.jobs import JobFiles
+from sweep.core.attempts.attempt import Outcome
 from sweep.core.attempts.ledger import parse_event, render_event
+from sweep.core.attempts.outcome_rules import OUTCOME_RULES
+from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.submission import Claim, Submission
 from sweep.core.records.attempt_record import AttemptFile, CellFile, parse_error, render_error
@@ -42,7 +45,7 @@ GONE = {"local_address"}
 """Fields that are written no more (of a submission's ``launch``); what older versions wrote is left aside."""
 
 
-NEW = {"order_seed": None}
+NEW = {"order_seed": None, "STORAGE_ERROR": plain(OUTCOME_RULES[Outcome.STORAGE_ERROR])}
 """Fields that older versions did not write, with the value that their files have by that."""
 
 
