@@ -63,7 +63,7 @@ class Neighbours:
         clock less the others', the median).
         """
         peers, seen = [host for host in self.hosts if host != self.name], set[str]()
-        deadline = time.monotonic() + patience_s
+        deadline, each_s = time.monotonic() + patience_s, min(3.0, patience_s / 4)
         with socket.socket() as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             port, found = self.place_of(self.name)[1], dict[str, Any]()
@@ -73,7 +73,7 @@ class Neighbours:
                 threading.Thread(target=self._answer, args=(server, seen), daemon=True).start()
             except OSError as error:
                 found["port_error"] = f"port {port}: {error.strerror}"
-            found |= self._visit_all(peers, deadline)
+            found |= self._visit_all(peers, deadline, each_s)
             # A node that has reached everybody still answers those that start later.
             while not found.get("port_error") and seen != {*peers} and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -89,7 +89,7 @@ class Neighbours:
                     peer.sendall(f"{self.name} {time.time()!r}".encode())
                     seen.add(name)
 
-    def _visit_all(self, peers: Sequence[str], deadline: float) -> dict[str, Any]:
+    def _visit_all(self, peers: Sequence[str], deadline: float, each_s: float) -> dict[str, Any]:
         unresolved: dict[str, str] = {}
         failed: dict[str, str] = {}
         offsets: list[float] = []
@@ -101,7 +101,7 @@ class Neighbours:
             except OSError as error:
                 return peer, f"{address}: {error.strerror or error}", "", 0.0
             try:
-                return peer, "", "", self._offset(peer, address, port)
+                return peer, "", "", self._offset(peer, address, port, each_s)
             except (OSError, ValueError) as error:
                 return peer, "", f"{address} port {port}: {error}", 0.0
 
@@ -119,9 +119,9 @@ class Neighbours:
         found: dict[str, Any] = {"unresolved": unresolved, "unreached": failed}
         return {**found, "clock_offset_s": statistics.median(offsets)} if offsets else found
 
-    def _offset(self, peer: str, address: str, port: int) -> float:
+    def _offset(self, peer: str, address: str, port: int, timeout_s: float) -> float:
         asked = time.time()
-        with socket.create_connection((address, port), timeout=3) as connection:
+        with socket.create_connection((address, port), timeout=timeout_s) as connection:
             connection.sendall(self.name.encode())
             words = connection.recv(256).decode(errors="replace").split()
         answered = time.time()
@@ -149,11 +149,12 @@ def describe(
     folder: Path, nodes: Neighbours, environ: Mapping[str, str], *, patience_s: float, say: Callable[[str], object]
 ) -> None:
     """Say the report of this node, first as far as it is known without what may hang, then whole."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     found: dict[str, Any] = {
         "host": nodes.name,
         "token": _token(folder),
         "slurm_gpus": _slurm_gpus(environ),
-        "open_files_hard": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "open_files_hard": None if hard == resource.RLIM_INFINITY else hard,
         **nodes.meet(patience_s),
     }
     say(REPORT + json.dumps(found))

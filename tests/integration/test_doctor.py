@@ -212,4 +212,4 @@ def test_a_port_that_is_not_reached_and_a_node_that_is_busy_are_distinguished(
     assert (code, len(sick)) == (1, 1), found
     assert f"port {port}: Address already in use" in found[sick[0]][1]
     assert f"cannot connect to it (127.0.0.1 port {port}: timed out)" in found[sick[0]][1]
-    assert found[busy] == ("not checked", "busy: other jobs use it")
+    assert found[busy] == ("not checked", "the job did not get it (Slurm says allocated)")

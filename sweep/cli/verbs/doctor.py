@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.doctor.machine import checks_here
 from sweep.adapters.files.run_directory import RunDir
-from sweep.cli.common import RUNS, consoles, load_spec
+from sweep.cli.common import RUNS, CommandError, consoles, load_spec
 from sweep.cli.console import print_json
 from sweep.cli.verbs.doctor_cluster import ClusterChecks
+from sweep.core.settings.spec import SchedulerKind
 from sweep.usecases.doctor.checks import Check, CheckStatus, exit_code, not_checked, run_checks
 from sweep.usecases.doctor.node_table import EXCLUDE
 
@@ -39,6 +40,8 @@ _COLOURS = {
 def main(asked: Arguments) -> int:
     """Run all checks and print their findings."""
     cluster, device, kinds, folder = _asked(asked)
+    if asked.all_nodes and cluster.scheduler is not SchedulerKind.SLURM:
+        raise CommandError(f"--all-nodes asks for a Slurm cluster; {cluster.name} is one machine. Leave it out there.")
     out, err = consoles()
     shown = err if asked.as_json else out
     shown.print(f"cluster {cluster.name} ({cluster.scheduler})", highlight=False, markup=False)

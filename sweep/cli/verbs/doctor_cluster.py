@@ -161,7 +161,8 @@ class ClusterChecks:
         )
         excluded = own_exclude(self.cluster.slurm)
         survey = surveyor.run(dict.fromkeys(excluded, "excluded by cluster.slurm.exclude"))
-        return node_table(survey, self._expected(token), excluded=excluded, timeout_s=self.timeout_s)
+        expected = replace(self._expected(token), ahead_of_files_s=ahead_of_files_s(self.scratch))
+        return node_table(survey, expected, excluded=excluded, timeout_s=self.timeout_s)
 
     def _set_up(self, log: str) -> list[Finding]:
         """The set-up lines by the log of a probe that ran them; empty where the cluster has none."""

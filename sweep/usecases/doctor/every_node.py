@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_JOBS = 6
 """One node on which the job cannot begin costs one job."""
+_NOT_GIVEN = "the job did not get it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,8 +133,10 @@ class Surveyor:
             submission = self.submission(number, len(left), tuple(name for name in known if name in away))
             why = self._job(submission, survey, deadline)
             if why or number + 1 == _MOST_JOBS:
-                missing = [name for name in left if name not in survey.answers and name not in survey.failed]
-                survey.unchecked.update((name, why or "other nodes ended every job") for name in missing)
+                for name in left:
+                    if name not in survey.answers and name not in survey.failed:
+                        state = f" (Slurm says {known[name].state})" if why == _NOT_GIVEN else ""
+                        survey.unchecked[name] = f"{why or 'other nodes ended every job'}{state}"
                 return survey
         return survey
 
@@ -154,7 +157,7 @@ class Surveyor:
         hosts = printed.hosts
         if printed.is_complete or (hosts is not None and self.clock.monotonic() > deadline):
             survey.answers.update((host, _SILENT) for host in hosts or () if host not in survey.answers)
-            return "busy: other jobs use it"
+            return _NOT_GIVEN
         if report is None or report.phase is not Phase.ENDED:
             reason = f" ({report.reason})" if report is not None and report.reason else ""
             return f"no node was free within {self.timeout_s:g} s{reason}"

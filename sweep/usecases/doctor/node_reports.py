@@ -33,6 +33,8 @@ class Expected:
     """True if torchrun starts the trainer."""
     slurm_gives_gpus: bool = False
     """True if jobs ask Slurm for GPUs."""
+    ahead_of_files_s: float | None = None
+    """Seconds by which this machine's clock is ahead of the time stamps of new files; None where unknown."""
 
 
 def judge(probe: ProbeResult, expected: Expected) -> list[Finding]:

@@ -97,18 +97,26 @@ def _facts(report: Mapping[str, Any], expected: Expected) -> list[Lack]:
         found.append((_PROBLEM if expected.needs_torch else _WARNING, f"torch: {report['torch_error']}"))
     if report.get("port_error"):
         found.append((_PROBLEM, str(report["port_error"])))
-    offset = abs(float(report.get("clock_offset_s") or 0.0))
-    if offset > LARGEST_SKEW_S:
-        found.append((_WARNING, f"its clock is {offset:.1f} s off"))
-    open_files = report.get("open_files")
-    if open_files is not None and max(open_files, int(report.get("open_files_hard", 0))) <= LEAST_OPEN_FILES:
-        found.append((_WARNING, f"no more than {open_files} open files are allowed"))
+    open_files, most = report.get("open_files"), report.get("open_files_hard")
+    if open_files is not None and most is not None and most <= LEAST_OPEN_FILES:
+        found.append((_WARNING, f"no more than {most} open files are allowed"))
     if report.get("memlock_bytes") is not None and expected.uses_gpus:
         found.append((_WARNING, "locked memory is limited, which keeps NCCL from InfiniBand"))
     given = report.get("slurm_gpus")
     if expected.slurm_gives_gpus and given is not None and given < expected.gpus_per_node:
         found.append((_PROBLEM, f"Slurm gives {given} GPUs; {expected.gpus_per_node} were asked for"))
-    return found
+    return [*found, *_clock(report, expected)]
+
+
+def _clock(report: Mapping[str, Any], expected: Expected) -> list[Lack]:
+    ahead, ours = report.get("ahead_of_files_s"), expected.ahead_of_files_s
+    offsets = {"the other nodes'": report.get("clock_offset_s")}
+    offsets["this machine's"] = None if ahead is None or ours is None else ahead - ours
+    return [
+        (_WARNING, f"its clock is {abs(offset):.0f} s off {whose}")
+        for whose, offset in offsets.items()
+        if offset is not None and abs(offset) > LARGEST_SKEW_S
+    ]
 
 
 def _gpu_facts(report: Mapping[str, Any], expected: Expected) -> list[Lack]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,14 +55,44 @@ def test_a_node_that_does_not_come_is_named_by_the_others_once_their_patience_is
     assert "refused" in found["n1"]["unreached"]["n3"]
 
 
-def test_a_taken_port_is_named_by_its_node_and_by_those_whom_a_stranger_answers(ports: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("greeting", "why"), [(b"", "timed out"), (b"SSH-2.0 OpenSSH", "another program answers")])
+def test_a_taken_port_is_named_by_its_node_and_by_those_who_meet_a_stranger_there(
+    ports: tuple[int, int], greeting: bytes, why: str
+) -> None:
     nodes = nodes_of(ports, "n1", "n2", "n3")
     with socket.socket() as stranger:
         stranger.bind(("", nodes[0].place_of("n2")[1]))
         stranger.listen()
-        found = meet(nodes, patience_s=1.0)
+        if greeting:
+            threading.Thread(target=greet, args=(stranger, greeting), daemon=True).start()
+        found = meet(nodes, patience_s=2.0)
     assert "in use" in found["n2"]["port_error"]
     assert [list(found[name]["unreached"]) for name in ("n1", "n2", "n3")] == [["n2"], [], ["n2"]]
+    assert why in found["n1"]["unreached"]["n2"]
+
+
+def greet(server: socket.socket, greeting: bytes) -> None:
+    """Answer everybody who connects, until the server is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(greeting)
+
+
+def test_a_node_that_has_reached_all_others_still_answers_one_that_is_slow(ports: tuple[int, int]) -> None:
+    quick, slow = nodes_of(ports, "n1", "n2")
+    with ThreadPoolExecutor(1) as pool, socket.socket() as server:
+        server.bind(("", slow.place_of("n2")[1]))
+        server.listen()
+        threading.Thread(target=greet, args=(server, b"n2 0.0"), daemon=True).start()
+        found = pool.submit(quick.meet, 10.0)
+        time.sleep(1.0)
+        assert not found.done()
+        with socket.create_connection(("127.0.0.1", quick.place_of("n1")[1]), timeout=5) as peer:
+            peer.sendall(b"n2")
+            assert peer.recv(256).startswith(b"n1 ")
+        assert found.result()["unreached"] == {}
 
 
 def test_a_name_that_does_not_resolve_is_distinguished_from_a_port_that_is_closed(ports: tuple[int, int]) -> None:

@@ -100,7 +100,7 @@ def test_a_node_that_does_not_come_back_is_waited_for_up_to_the_limit() -> None:
 
 def test_nodes_that_the_job_did_not_get_are_busy() -> None:
     slurm = Slurm(deeds=[answered("n1")])
-    assert slurm.survey().unchecked == dict.fromkeys(("n2", "n3"), "busy: other jobs use it")
+    assert slurm.survey().unchecked == dict.fromkeys(("n2", "n3"), "the job did not get it (Slurm says idle)")
 
 
 def test_where_no_node_is_free_slurms_reason_is_given() -> None:

@@ -14,7 +14,13 @@ from sweep.usecases.doctor.node_reports import Expected
 from sweep.usecases.doctor.node_table import EXCLUDE, node_table
 
 CPU = Expected(
-    token="words", python="3.11.7", gpus_per_node=2, uses_gpus=False, needs_torch=True, slurm_gives_gpus=True
+    token="words",
+    python="3.11.7",
+    gpus_per_node=2,
+    uses_gpus=False,
+    needs_torch=True,
+    slurm_gives_gpus=True,
+    ahead_of_files_s=0.0,
 )
 GPU = replace(CPU, uses_gpus=True)
 SOUND: dict[str, Any] = {
@@ -30,6 +36,7 @@ SOUND: dict[str, Any] = {
     "unresolved": {},
     "unreached": {},
     "clock_offset_s": 0.01,
+    "ahead_of_files_s": 0.02,
     "gpus": [{"name": "H100", "nvlinks_up": 18, "nvlinks_down": 0, "persistence": True}] * 2,
     "is_whole": True,
 }
@@ -60,7 +67,8 @@ def test_sound_nodes_are_one_line_and_nothing_is_to_be_left_out() -> None:
         ({"python": "3.9.1"}, "warning", "Python 3.9.1; here 3.11.7"),
         ({"torch_error": "ImportError: libcudart.so.12", "torch": None}, "problem", "torch: ImportError: libcudart"),
         ({"torch": "2.12.0"}, "problem", "torch 2.12.0; most nodes have 2.13.0"),
-        ({"clock_offset_s": -7.5}, "warning", "its clock is 7.5 s off"),
+        ({"clock_offset_s": -7.6}, "warning", "its clock is 8 s off the other nodes'"),
+        ({"ahead_of_files_s": 30.2}, "warning", "its clock is 30 s off this machine's"),
         ({"open_files": 1024, "open_files_hard": 1024}, "warning", "no more than 1024 open files"),
         ({"memlock_bytes": 65536}, "warning", "locked memory is limited"),
         ({"slurm_gpus": 1, "devices": ["H100"]}, "problem", "Slurm gives 1 GPUs; 2 were asked for"),
