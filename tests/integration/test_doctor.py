@@ -6,13 +6,16 @@ import json
 import re
 import shlex
 import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.commands import Shell
+from tests.commands import Shell, wait_for
 from tests.integration.conftest import SlurmUnderTest
 
 pytestmark = pytest.mark.slurm
@@ -187,6 +190,43 @@ def test_a_node_on_which_nothing_can_start_ends_the_job_and_not_the_report_of_th
     assert found[first][0] == "problem"
     assert "Prolog error" in found[first][1]
     assert found["nodes"] == ("ok", f"nothing is wrong with {', '.join(others)}")
+
+
+@contextmanager
+def blind(slurm: SlurmUnderTest, folder: Path, *nodes: str) -> Iterator[None]:
+    """Nodes that do not see a folder: their slurmds run where another file system covers it."""
+    before, started = {node: began(slurm, node) for node in nodes}, list[subprocess.Popen[bytes]]()
+    cover, conf = f"mount -t tmpfs none {shlex.quote(str(folder))}", shlex.quote(slurm.env["SLURM_CONF"])
+    try:
+        for node in nodes:
+            slurm.fail_node(node, is_noticed=False)
+            program = ["unshare", "-m", "bash", "-c", f"{cover} && exec slurmd -D -N {node} -f {conf}"]
+            started.append(subprocess.Popen(program, env=dict(slurm.env), stderr=subprocess.DEVNULL))
+        wait_for(lambda: all(began(slurm, node) != before[node] for node in nodes), 30, "their slurmds are back")
+        yield
+    finally:
+        for process, node in zip(started, nodes, strict=False):
+            process.kill()
+            process.wait()
+            slurm.restore_node(node)
+
+
+def began(slurm: SlurmUnderTest, node: str) -> str:
+    """The time at which the node's slurmd began, as the controller knows it."""
+    return slurm.run("scontrol", "-o", "show", "node", node).partition("SlurmdStartTime=")[2].split()[0]
+
+
+def test_nodes_that_lack_the_run_directory_are_named_the_jobs_first_node_too(
+    slurm: SlurmUnderTest, shell: Shell
+) -> None:
+    first, sound, other, last = slurm.nodes[:4]
+    with blind(slurm, shell.folder, first, other):
+        code, findings = doctor(shell, "--all-nodes", "--timeout", "90")
+    found = verdicts(findings)
+    assert code == 1
+    assert found[first] == ("problem", "the job ended there as FAILED (JobLaunchFailure)")
+    assert found[other][1].startswith("it does not see what is written here into the run directory (cat: ")
+    assert found["nodes"] == ("ok", f"nothing is wrong with {sound}, {last}")
 
 
 def test_a_port_that_is_not_reached_and_a_node_that_is_busy_are_distinguished(
