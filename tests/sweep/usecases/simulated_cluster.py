@@ -23,7 +23,15 @@ from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.set_up import PASSED
 from sweep.core.jobs.submission import Claim, Submission, claim_file
 from sweep.core.records.attempt_record import AttemptFile, CellFile, render_error
-from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, PROGRESS_FILE, RESULT_FILE, node_error, rank_error
+from sweep.core.records.layout import (
+    ATTEMPT_FILE,
+    CELL_FILE,
+    PROGRESS_FILE,
+    RESULT_FILE,
+    node_error,
+    rank_error,
+    storage_mark,
+)
 from sweep.core.records.progress import Progress
 from sweep.launch.claim import take
 from tests.fakes import result_of
@@ -377,6 +385,7 @@ class Cluster:
         self._finish(job, "FAILED", exit_code="0:9")
 
     def _write_nothing(self, job: Job) -> None:
+        self._write(job, storage_mark(28, 0), "")  # a full disk takes names; squeue gives no exit code
         self._finish(job, "FAILED", exit_code="28:0")
 
     def _node_fails(self, job: Job) -> None:
