@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FloatArray = npt.NDArray[np.float64]
 Interval = tuple[float, float]

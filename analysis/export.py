@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from analysis.bootstrap import CONFIDENCE, MIN_STEPS, N_DRAWS
 from analysis.columns import COLUMNS, readable_columns, significant, text_of
 from analysis.given_away import markdown, one_line
+from analysis.rows import Value
+from analysis.table import Table
 from sweep.core.encoding.message import counted, visible
 from sweep.core.grids.series import Envelope, SeriesKind
 from sweep.core.records.layout import TABLES_DIR
 from sweep.files import make_folder, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from analysis.rows import Value
-    from analysis.table import Table
 
 
 def write_tables(table: Table, out: Path) -> list[Path]:

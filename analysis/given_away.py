@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import html as _html
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from sweep.core.encoding.hostlist import expand_hostlist
 from sweep.core.encoding.message import visible
 from sweep.core.jobs.secrets import SecretFinder, secrets_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 # The same everywhere, so that they tell nothing about anybody.
 _COMMON = frozenset({"", "root", "localhost", "127.0.0.1"})

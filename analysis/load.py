@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from analysis.attempt_files import AttemptFiles, Measurement, names_in, read_attempt
 from sweep.core.attempts.attempt import ABSENT, AttemptKey, Outcome
@@ -15,10 +16,6 @@ from sweep.core.encoding.record import RecordError
 from sweep.core.records.layout import CELLS_DIR, LEDGER_FILE, SWEEP_FILE, attempt_dir
 from sweep.core.records.sweep_file import SweepFile
 from sweep.files import read_lines, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 # Folders are found by name and believed by content: a result counts only where its own key leads to its folder.
 _REPEAT = re.compile(r"repeat-(\d\d+)")

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.attempt_files import Measurement
 from analysis.bootstrap import Draws, FloatArray, Interval, draw, interval
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from analysis.attempt_files import Measurement
-    from sweep.core.cells.cell import Cell
-    from sweep.core.cells.device import Device
+from sweep.core.cells.cell import Cell
+from sweep.core.cells.device import Device
 
 PROFILE_FIELDS = ("compute_s", "comm_s", "comm_merged_s", "exposed_comm_s", "idle_s", "profiled_step_time_s")
 """Columns that a row takes from ``Result.extra["profile"]``, under the same names, where a profile was made."""

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from analysis.bootstrap import Interval
 from analysis.holes import MEASURED, REJECTED, explain
-from analysis.reduce import PROFILE_FIELDS
+from analysis.load import RunData
+from analysis.reduce import PROFILE_FIELDS, Reduced
+from analysis.scaling import Comparison, Entry
 from sweep.core.cells.axes import ALL_AXES
-from sweep.core.cells.axis import AUTO
+from sweep.core.cells.axis import AUTO, AxisValue
 from sweep.core.cells.batch import BatchRule
+from sweep.core.cells.cell import Cell
 from sweep.core.cells.model_shape import flops_per_token
 from sweep.core.cells.parallelism import DEGREES
+from sweep.core.grids.grid import Rejection
 from sweep.core.records.layout import attempt_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from analysis.bootstrap import Interval
-    from analysis.load import RunData
-    from analysis.reduce import Reduced
-    from analysis.scaling import Comparison, Entry
-    from sweep.core.cells.axis import AxisValue
-    from sweep.core.cells.cell import Cell
-    from sweep.core.grids.grid import Rejection
-    from sweep.core.records.sweep_file import SweepFile
+from sweep.core.records.sweep_file import SweepFile
 
 # Columns with the values of a cell's figures under the same names.
 _TAKEN = (

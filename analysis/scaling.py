@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.bootstrap import Draws, FloatArray, Interval, interval
+from analysis.reduce import Reduced
+from sweep.core.cells.axis import AxisValue
 from sweep.core.grids.series import SeriesKind, SeriesSpec, is_baseline, key_axes, key_of, label_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from analysis.reduce import Reduced
-    from sweep.core.cells.axis import AxisValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from analysis.columns import COLUMNS
 from analysis.holes import gpu_hours
-from analysis.load import LoadError
+from analysis.load import LoadError, RunData
 from analysis.reduce import Reduced, reduce_cell
 from analysis.rows import Row, is_on_cpu, row_of, row_of_rejection
 from analysis.scaling import Entry, scale
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.series import SeriesKind, varied_axes
 from sweep.core.records.layout import SWEEP_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from analysis.load import RunData
-    from sweep.core.records.sweep_file import SweepFile
+from sweep.core.records.sweep_file import SweepFile
 
 _YEAR_10000 = 253402300800
 

@@ -13,12 +13,9 @@ import itertools
 import os
 import stat
 import uuid
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path, PurePath
-    from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import BinaryIO
 
 _MIB = 1 << 20
 LARGEST_BYTES: Mapping[str, int] = {

@@ -6,21 +6,19 @@ given ports that only read.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from sweep.core.attempts.attempt import AttemptKey, JobReport, JobRun, RankError
-    from sweep.core.attempts.blame import Blame
-    from sweep.core.attempts.ledger import Event
-    from sweep.core.jobs.submission import Submission
-    from sweep.core.records.attempt_record import AttemptFile, CellFile
-    from sweep.core.records.progress import Progress
-    from sweep.core.records.result import Result
-    from sweep.core.records.sweep_file import SweepFile
-    from sweep.core.settings.site import Site
+from sweep.core.attempts.attempt import AttemptKey, JobReport, JobRun, RankError
+from sweep.core.attempts.blame import Blame
+from sweep.core.attempts.ledger import Event
+from sweep.core.jobs.submission import Submission
+from sweep.core.records.attempt_record import AttemptFile, CellFile
+from sweep.core.records.progress import Progress
+from sweep.core.records.result import Result
+from sweep.core.records.sweep_file import SweepFile
+from sweep.core.settings.site import Site
 
 
 class SchedulerError(Exception):

@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from sweep.core.attempts.attempt import ErrorClass
 from trainer.data import tokens_file
@@ -18,9 +19,6 @@ from trainer.failure.process_exit import EXIT_REFUSED, die_with_agent, leave
 from trainer.failure.watchers import StopWatcher
 from trainer.process import refusal
 from trainer.process.ranks import Ranks, reports_at_once
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _DESCRIPTION = """\
 Trains one cell of a sweep and writes what it measured into DIR: progress.json, steps.jsonl and, last,

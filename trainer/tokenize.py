@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, NoReturn
 
 import numpy as np
 
 from sweep.files import atomic_writer
 from trainer.data.tokens_file import DTYPES, HEADER, header
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 BYTES = "bytes"
 # Characters that are encoded at a time, up to the end of their line: memory never holds the whole text.

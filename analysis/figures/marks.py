@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.lines import Line2D
 
-from analysis.rows import is_on_cpu
+from analysis.rows import Row, is_on_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from matplotlib.figure import Figure
 
-    from analysis.rows import Row
     from analysis.table import Table
     from sweep.core.cells.axis import AxisValue
 

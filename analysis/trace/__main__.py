@@ -10,21 +10,16 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from analysis.trace.groups import MESH_ORDER
 from analysis.trace.join import JoinError, join
 from analysis.trace.reading.stream import TraceError
-from analysis.trace.record import NodeProfile, TraceFailure, profile_path, write_profile
+from analysis.trace.record import NodeProfile, RankProfile, TraceFailure, profile_path, write_profile
 from analysis.trace.reduce import reduce_trace
 from analysis.trace.text import joined_lines, to_lines, to_object
 from sweep.files import PRIVATE_UMASK, umask_for
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from analysis.trace.record import RankProfile
 
 _EPILOG = (
     "exit codes: 0 reduced; 2 a file is no trace, is cut or damaged (named on standard error; the others are reduced), "

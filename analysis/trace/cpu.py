@@ -10,26 +10,19 @@ its time: neither is compute.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.trace.describe import Describer, Description
 from analysis.trace.gpu import step_at
-from analysis.trace.reading.collect import CLASSES
-from analysis.trace.reading.columns import is_inside
-from analysis.trace.reading.intervals import EMPTY, intersect, length_ns, merge, subtract, union
+from analysis.trace.reading.collect import CLASSES, Collected
+from analysis.trace.reading.columns import Calls, is_inside
+from analysis.trace.reading.intervals import EMPTY, Spans, Times, intersect, length_ns, merge, subtract, union
 from analysis.trace.reading.names import Collective, WorkClass, collective_of
 from analysis.trace.record import Totals
 from analysis.trace.work import COMM, ProfiledStep, Work
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from analysis.trace.describe import Describer, Description
-    from analysis.trace.reading.collect import Collected
-    from analysis.trace.reading.columns import Calls
-    from analysis.trace.reading.intervals import Spans, Times
 
 # gloo has no reduce-scatter: an all-reduce, or an exchange of all parts, is what one is seen as.
 _SEEN_AS = {Collective.REDUCE_SCATTER: (Collective.ALL_REDUCE, Collective.ALL_TO_ALL, Collective.REDUCE_SCATTER)}

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from analysis.trace.groups import Dimension, Group, Groups, dimension_named, dimension_of
-from analysis.trace.reading.collect import OWN_PREFIX
+from analysis.trace.reading.collect import OWN_PREFIX, Collected
 from analysis.trace.reading.columns import OpenCalls
 from analysis.trace.reading.events import EventArguments
 from analysis.trace.reading.names import Collective, collective_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from analysis.trace.reading.collect import Collected
 
 _NOTHING = EventArguments()
 _DTYPE_BYTES = {

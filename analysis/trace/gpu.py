@@ -8,25 +8,19 @@ the trace does not hold, most of them from before the first step, belong to no s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from analysis.trace.reading.collect import CLASSES
+from analysis.trace.describe import Describer
+from analysis.trace.reading.collect import CLASSES, Collected
 from analysis.trace.reading.columns import is_inside
+from analysis.trace.reading.intervals import Times as Column
 from analysis.trace.reading.intervals import intersect, length_ns, merge, subtract, union
 from analysis.trace.reading.names import Kind, WorkClass, class_of, kind_of
 from analysis.trace.record import Totals
 from analysis.trace.work import COMM, COMPUTE, ProfiledStep, Work
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from analysis.trace.describe import Describer
-    from analysis.trace.reading.collect import Collected
-    from analysis.trace.reading.intervals import Times as Column
 
 _COPY, _SHARD_COPY, _OPTIMIZER = map(CLASSES.index, (WorkClass.COPY, WorkClass.SHARD_COPY, WorkClass.OPTIMIZER))
 

@@ -8,18 +8,13 @@ durations are enough: the nodes' clocks need not agree.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from analysis.trace.groups import Group
 from analysis.trace.reading.names import Collective
-from analysis.trace.record import Times
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
-
-    from analysis.trace.record import RankProfile
+from analysis.trace.record import RankProfile, Times
 
 _NO_GROUP = Group()
 _MAPPED = tuple(item.name for item in fields(Times) if "Mapping" in str(item.type))

@@ -6,15 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from analysis.trace.groups import Dimension, Group
 from analysis.trace.reading.names import Collective
 from sweep.core.encoding.record import Record, RecordError
 from sweep.files import write_atomically
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Scope(StrEnum):

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from analysis.trace.cpu import cpu_totals, cpu_work
 from analysis.trace.describe import Describer
 from analysis.trace.gpu import gpu_totals, gpu_work
 from analysis.trace.groups import MESH_ORDER
-from analysis.trace.reading.collect import collect
+from analysis.trace.reading.collect import Collected, collect
 from analysis.trace.reading.names import Collective
 from analysis.trace.reading.stream import TraceFile
 from analysis.trace.record import RankProfile, Scope
-from analysis.trace.work import ProfiledStep
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from analysis.trace.reading.collect import Collected
-    from analysis.trace.work import Work
+from analysis.trace.work import ProfiledStep, Work
 
 OWN_KEY = "scaling_sweep"
 """Beside its events the trainer writes under this name what the trace does not say itself: ``{"mesh": {"tp": 2}}``."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from analysis.trace.join import Joined
+from analysis.trace.record import RankProfile, Times
 from sweep.core.encoding.message import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from analysis.trace.join import Joined
-    from analysis.trace.record import RankProfile, Times
 
 _NS_PER_US = 1000
 _NS_PER_MS = 1_000_000

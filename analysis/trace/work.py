@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
+from analysis.trace.describe import Description
 from analysis.trace.groups import Dimension
 from analysis.trace.reading.collect import CLASSES
-from analysis.trace.reading.intervals import lengths_between_ns, merge, subtract, union
+from analysis.trace.reading.intervals import Spans, lengths_between_ns, merge, subtract, union
+from analysis.trace.reading.intervals import Times as Column
 from analysis.trace.reading.names import COMPUTE_CLASSES, COPY_CLASSES, WorkClass
 from analysis.trace.record import CommKernels, Times
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from analysis.trace.describe import Description
-    from analysis.trace.reading.intervals import Spans
-    from analysis.trace.reading.intervals import Times as Column
 
 COMM = CLASSES.index(WorkClass.COMM)
 COMPUTE = np.array([CLASSES.index(item) for item in COMPUTE_CLASSES])

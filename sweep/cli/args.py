@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 VERBS = {
     "run": "run every cell that is not measured yet, watch, and make the tables (the default)",

@@ -6,17 +6,14 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.cli import args as arguments
 from sweep.cli.common import BAD_USAGE, INTERRUPTED, OK, CommandError
 from sweep.cli.console import print_error
 from sweep.core.encoding.message import visible
 from sweep.files import PRIVATE_UMASK
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str]) -> int:

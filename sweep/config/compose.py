@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.config.errors import ConfigError
 from sweep.config.hydra_api import GrammarError, compose_files, parse_override
@@ -12,10 +13,6 @@ from sweep.config.library import PRIMARY, Library, unreadable
 from sweep.config.secrets import refuse_secrets
 from sweep.core.cells.axes import AXES
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _MOST_SHOWN = 100
 

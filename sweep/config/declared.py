@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.config.errors import ConfigError, listed
 from sweep.config.keys import SERIES, check_fields
 from sweep.core.cells.axes import axis_names
-from sweep.core.cells.axis import AUTO
+from sweep.core.cells.axis import AUTO, AxisValue
 from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.parallelism import DEGREES
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from sweep.core.cells.axis import AxisValue
 
 Values = dict[str, tuple["AxisValue", ...]]
 _PARTS = ("series", "repeats", "axes", "zip", "cells", "exclude", "require")

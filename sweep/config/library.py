@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # omegaconf brings it, without types
 from omegaconf import OmegaConf
@@ -15,10 +16,6 @@ from sweep.config.secrets import refuse_secrets
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import did_you_mean
 from sweep.core.jobs.secrets import SecretFinder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 GROUPS = ("grid", "cluster", "trainer", "policy", "model", "hardware")
 PRIMARY = "config"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from sweep.config import profiles
 from sweep.config.compose import Assignment, compose, parse
@@ -16,20 +18,14 @@ from sweep.config.library import Library
 from sweep.config.root_keys import repeats, root_keys_of, series_of
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.cells.axes import ALL_AXES, AXES, SETTINGS, normalise_axis
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.grids.grid import Grid, check
-from sweep.core.settings.spec import SweepSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from sweep.core.cells.device import Device
-    from sweep.core.cells.model_shape import ModelShape
-    from sweep.core.grids.series import SeriesSpec
-    from sweep.core.settings.policy import Policy
-    from sweep.core.settings.spec import ClusterSpec
+from sweep.core.grids.series import SeriesSpec
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.spec import ClusterSpec, SweepSpec
 
 
 def load(

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from sweep.config.declared import check_axis, texts, values_of
+from sweep.config.declared import Declared, check_axis, texts, values_of
 from sweep.config.errors import ConfigError, explained, listed
 from sweep.config.keys import RootKeys, fit
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.cells.axes import normalise_axis
+from sweep.core.cells.axis import AxisValue
+from sweep.core.cells.model_shape import ModelShape
 from sweep.core.encoding.codec import build, convert_value
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import did_you_mean
 from sweep.core.grids.series import Envelope, SeriesKind, SeriesSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from sweep.config.declared import Declared
-    from sweep.core.cells.axis import AxisValue
-    from sweep.core.cells.model_shape import ModelShape
 
 
 def root_keys_of(root: Mapping[str, Any]) -> RootKeys:

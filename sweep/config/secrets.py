@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from sweep.config.errors import ConfigError
-from sweep.core.jobs.secrets import is_secret, secrets_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sweep.core.jobs.secrets import SecretFinder
-    from sweep.core.settings.spec import ClusterSpec
+from sweep.core.jobs.secrets import SecretFinder, is_secret, secrets_in
+from sweep.core.settings.spec import ClusterSpec
 
 _FROM_ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:\s*[\"']?(\w+)")
 _KEPT = (

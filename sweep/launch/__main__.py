@@ -9,8 +9,8 @@ import resource
 import socket
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.error_text import STORAGE_ERRORS
 from sweep.core.encoding.hostlist import expand_hostlist
@@ -22,9 +22,6 @@ from sweep.launch.check import EXIT_REFUSED
 from sweep.launch.claim import take
 from sweep.launch.launcher import Launcher
 from sweep.launch.supervisor import Supervisor
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 EXIT_NOT_OURS = 4
 """The submission is another job's, or was given back: this one came too late, or was handed over twice."""

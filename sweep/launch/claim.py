@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sweep.core.jobs.submission import Claim
 from sweep.files import create_atomically, read_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _TRIES, _PAUSE_S = 10, 0.2
 

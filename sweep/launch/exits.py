@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass
 from sweep.core.attempts.error_text import classify_lines
@@ -15,9 +15,6 @@ from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.jobs.node_command import EXITS_FILE
 from sweep.files import read_tail, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # Signals that come from within: the code would do it again.
 _CRASHES: Mapping[signal.Signals, str] = {

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 _MOST_LINKS = 18
 _SLOWED_BY_HARDWARE = 0x8 | 0x40 | 0x80  # HwSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown in nvml.h

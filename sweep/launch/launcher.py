@@ -12,16 +12,16 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.attempts.error_text import classify_lines, classify_text
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import relevant
-from sweep.core.jobs.node_command import CACHES, EXITS_FILE
+from sweep.core.jobs.node_command import CACHES, EXITS_FILE, Node
 from sweep.core.records.attempt_record import AttemptFile, parse_error, render_error
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE, ERROR_GLOB, node_error, node_log, rank_error
 from sweep.core.settings.spec import Runner
@@ -30,6 +30,7 @@ from sweep.launch.check import EXIT_REFUSED
 from sweep.launch.exits import (
     LAST_LINES_BYTES,
     Explanation,
+    RankExit,
     Witness,
     explain,
     explain_agent,
@@ -37,13 +38,7 @@ from sweep.launch.exits import (
     oom_kills,
     read,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sweep.core.jobs.node_command import Node
-    from sweep.launch.exits import RankExit
-    from sweep.launch.supervisor import Supervisor
+from sweep.launch.supervisor import Supervisor
 
 
 def open_cache(environ: Mapping[str, str]) -> str:

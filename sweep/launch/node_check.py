@@ -16,17 +16,15 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.hostlist import expand_hostlist
 from sweep.launch.gpus import gpus
 from sweep.launch.probe import TOKEN_FILE, examine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 REPORT = "sweep: node report "
 _AT_ONCE = 32

@@ -15,16 +15,14 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.core.encoding.hostlist import expand_hostlist
 from sweep.core.jobs.node_command import Node
 from sweep.core.jobs.submission import Submission
 from sweep.files import read_text, server_time, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 TOKEN_FILE = "token"
 """Written by ``doctor`` into the run directory: who reads the same words sees the same file system."""

@@ -9,11 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_PATIENCE_S = 5.0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sweep.core.attempts.attempt import ABSENT
+from sweep.core.attempts.attempt import ABSENT, JobReport, JobRun
 from sweep.core.encoding.record import RecordError
-from sweep.core.settlement.effects import Withdraw
+from sweep.core.settlement.effects import Effect, Memory, Withdraw
 from sweep.core.settlement.facts import (
     CancelRequests,
     ClaimOf,
     DamageOf,
     ErrorsOf,
+    Facts,
     Failure,
     LastSignOf,
     LaunchesOf,
@@ -25,15 +27,7 @@ from sweep.core.settlement.facts import (
     StepOf,
     Unhealthy,
 )
-from sweep.ports import SchedulerError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from sweep.core.attempts.attempt import JobReport, JobRun
-    from sweep.core.settlement.effects import Effect, Memory
-    from sweep.core.settlement.facts import Facts
-    from sweep.ports import ClusterView, RunRecords
+from sweep.ports import ClusterView, RunRecords, SchedulerError
 
 Answers = dict[Question[Any], Any]
 

@@ -17,7 +17,7 @@ from sweep.core.settlement.effects import Cancel, DropRequest, Effect, Memory, N
 from sweep.core.settlement.facts import CancelRequests, ClaimOf, Facts, Failure, JobsNamed, Question, Reports
 from sweep.core.settlement.record_outcomes import take_late_results
 from sweep.core.settlement.settle import cancel, hear_cancels, job_reports, release_one, settle
-from sweep.ports import SchedulerError, SchedulerUnreachableError
+from sweep.ports import Clock, RunDirectory, SchedulerError, SchedulerUnreachableError
 from sweep.usecases.answers import Answers, Reader, settle_all
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from sweep.usecases.session import RunPorts
 
     Decision = Callable[[Facts, Memory, Now, SettlementPolicy], tuple[Memory, tuple[Effect, ...]]]
-    from sweep.ports import Clock, RunDirectory
     from sweep.usecases.session import Reporter
 
 

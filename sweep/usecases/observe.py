@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from sweep.core.attempts.attempt import AttemptKey, JobReport
+from sweep.core.attempts.history import History
 from sweep.core.attempts.ledger import Event
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import counted
 from sweep.core.settings.policy import Policy
 from sweep.core.settlement.case import Now, SettlementPolicy
-from sweep.core.settlement.effects import Cancel, Memory, Withdraw
+from sweep.core.settlement.effects import Cancel, Effect, Memory, Withdraw
 from sweep.core.settlement.facts import CancelRequests, ClaimOf, Facts, Failure
 from sweep.core.settlement.settle import job_reports, settle
+from sweep.ports import ClusterView, RunRecords
 from sweep.usecases.answers import Answers, Reader, settle_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from sweep.core.attempts.attempt import AttemptKey, JobReport
-    from sweep.core.attempts.history import History
-    from sweep.core.settlement.effects import Effect
-    from sweep.ports import ClusterView, RunRecords
 
 _AT_ONCE = SettlementPolicy(
     policy=Policy(hopeless_after_s=math.inf),

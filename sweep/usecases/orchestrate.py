@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from sweep.core.attempts.attempt import JobReport, Outcome
+from sweep.core.attempts.history import History
 from sweep.core.attempts.ledger import Reopened, Skipped
 from sweep.core.decisions.admission import AdmissionBounds, admitted, passes_with_time, pause_reason
 from sweep.core.decisions.plan import TO_SUBMIT, UNDER_WAY, Action, ActionKind, decide
 from sweep.core.decisions.reopen import Reopening, reopen
 from sweep.core.encoding.frozen import dataclass
-from sweep.core.settings.site import UNLIMITED
+from sweep.core.settings.site import UNLIMITED, Site
 from sweep.core.settlement.case import SettlementPolicy
 from sweep.ports import SchedulerError
 from sweep.usecases.executor import Executor
+from sweep.usecases.session import Session
 from sweep.usecases.submit import Submitter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from sweep.core.attempts.attempt import JobReport, Outcome
-    from sweep.core.attempts.history import History
-    from sweep.core.settings.site import Site
-    from sweep.usecases.session import Session
 
 _ARRIVAL_GRACE_S = 60.0
 """An sbatch that outlived a killed orchestrator may still be under way; its name is looked for that long."""

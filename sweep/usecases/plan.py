@@ -10,7 +10,7 @@ from sweep.core.attempts.ledger import Reopened
 from sweep.core.decisions.admission import AdmissionBounds, admitted
 from sweep.core.decisions.plan import Action, decide, to_reopen
 from sweep.core.records.sweep_file import SweepFile, extended
-from sweep.core.settings.spec import RunOrder, SchedulerKind
+from sweep.core.settings.spec import RunOrder, SchedulerKind, SweepSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sweep.core.attempts.history import History
     from sweep.core.cells.cell import Cell
     from sweep.core.grids.grid import Expansion
-    from sweep.core.settings.spec import SweepSpec
     from sweep.ports import RunDirectory
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.attempts.verdict import Verdict
+from sweep.core.cells.cell import Cell
+from sweep.core.cells.device import Device
 from sweep.core.encoding.frozen import dataclass
+from sweep.core.jobs.submission import Submission
 from sweep.core.settings.policy import Policy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sweep.core.attempts.attempt import AttemptKey
-    from sweep.core.attempts.verdict import Verdict
-    from sweep.core.cells.cell import Cell
-    from sweep.core.cells.device import Device
-    from sweep.core.jobs.submission import Submission
-    from sweep.core.settings.spec import ClusterSpec
-    from sweep.ports import BlameBook, Clock, ClusterView, Ledger, RunDirectory, Scheduler
+from sweep.core.settings.spec import ClusterSpec
+from sweep.ports import BlameBook, Clock, ClusterView, Ledger, RunDirectory, Scheduler
 
 
 class Reporter(Protocol):

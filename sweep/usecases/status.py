@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Phase, waits_for
 from sweep.core.decisions.admission import HOLES
-from sweep.core.decisions.plan import TO_SUBMIT, ActionKind, decide
+from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind, decide
 from sweep.core.encoding.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from sweep.core.attempts.history import AttemptState, History
     from sweep.core.cells.axis import AxisValue
     from sweep.core.cells.cell import Cell
-    from sweep.core.decisions.plan import Action
     from sweep.core.records.progress import Progress
     from sweep.core.records.sweep_file import SweepFile
     from sweep.ports import RunProgress

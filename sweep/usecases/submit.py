@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.attempts.blame import bad_nodes, excludable
 from sweep.core.attempts.ledger import Refused, Submitted
-from sweep.core.decisions.plan import TO_SUBMIT
+from sweep.core.decisions.plan import TO_SUBMIT, Action
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.attempt_record import CellFile
+from sweep.core.settings.site import Site
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
-from sweep.usecases.executor import reservation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from sweep.core.decisions.plan import Action
-    from sweep.core.settings.site import Site
-    from sweep.usecases.executor import Executor
-    from sweep.usecases.session import Order, Origin, RunPorts
+from sweep.usecases.executor import Executor, reservation
+from sweep.usecases.session import Order, Origin, RunPorts
 
 LARGEST_ARRAY = 1000
 """Tasks of one submission; Slurm's default MaxArraySize of 1001 caps the index at 1000."""

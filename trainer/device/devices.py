@@ -6,15 +6,12 @@ import os
 import platform
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from trainer.device import nccl, nvml
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class HostClock:

@@ -8,13 +8,11 @@ without its data. So the error must be read before a result is written. Not yet 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, MutableMapping
+from typing import Any
 
 from trainer.process.ranks import has_agent
 from trainer.torch_private.training import backends_of_groups
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, ErrorHandlingMode: 0 none, 1 abort communicators and throw,
 # 2 CleanUpOnly, 3 throw (the default). Torch reads its older name too.

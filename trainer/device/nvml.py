@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from trainer.process.refusal import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # A CUDA context alone, such as that of a rank that is a moment ahead, takes a few hundred MiB.
 EMPTY_BELOW_BYTES = 1 << 30

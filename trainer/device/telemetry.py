@@ -5,13 +5,11 @@ Tested with a fake of the pynvml module. Not yet run on a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainer.device.nvml import open_nvml
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 ENERGY_SOURCE = "nvmlDeviceGetTotalEnergyConsumption"
 # The counter moves about ten times a second: over two seconds that is an error of up to 5 %, over less it is noise.

@@ -5,17 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 import sweep.core
 import trainer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 def versions(driver: str | None) -> dict[str, str | None]:

@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sweep.core.attempts.attempt import ErrorClass, RankError
 from sweep.core.attempts.error_text import classify_text
@@ -17,12 +18,7 @@ from sweep.core.records.attempt_record import parse_error, render_error
 from sweep.core.records.layout import FLIGHT_PREFIX, rank_error
 from sweep.files import read_text, write_atomically
 from trainer.failure.process_exit import EXIT_FAILED, leave
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
-    from pathlib import Path
-
-    from trainer.process.ranks import Ranks
+from trainer.process.ranks import Ranks
 
 # A thread that would report second waits this long for the first report to be written, before it ends the process.
 _FIRST_REPORT_S = 5.0

@@ -8,10 +8,9 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    from trainer.process.ranks import Ranks
+from trainer.process.ranks import Ranks
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2

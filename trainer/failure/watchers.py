@@ -6,16 +6,13 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from typing import Self
 
 from sweep.core.attempts.attempt import ErrorClass
+from trainer.failure.error_report import ErrorReporter
 from trainer.failure.process_exit import EXIT_FAILED, leave, living_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trainer.failure.error_report import ErrorReporter
-    from trainer.process.ranks import Ranks
+from trainer.process.ranks import Ranks
 
 # An agent, a scheduler or Ctrl-C sends one of these to end a run from outside.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)

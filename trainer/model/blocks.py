@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import cast
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 
 from sweep.core.cells.cell import Checkpointing
+from trainer.model.decoder import Llama
 from trainer.torch_private.training import (
     ATTENTION_OPS,
     REDUCTION_OPS,
@@ -15,13 +18,6 @@ from trainer.torch_private.training import (
     checkpoint_wrapper,
     keep_precision_casts,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-
-    from trainer.model.decoder import Llama
 
 # On a CPU inductor needs a C++ compiler.
 BACKEND = "inductor"

@@ -8,14 +8,13 @@ B batch, S sequence, D hidden, H query heads, K key/value heads, E width of a he
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-if TYPE_CHECKING:
-    from sweep.core.cells.model_shape import ModelShape
+from sweep.core.cells.model_shape import ModelShape
 
 
 class Linear(nn.Linear):

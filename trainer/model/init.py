@@ -7,18 +7,14 @@ position in the full parameter, and a rank computes its shard only.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
 from trainer.data.counter_rng import key_of, normal
+from trainer.model.decoder import Llama
 from trainer.torch_private.training import WRAPPERS, StridedShard
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from trainer.model.decoder import Llama
 
 # Radford et al. (GPT-2, 2019): 0.02; projections into the residual stream are scaled down by its 2 L additions.
 _STD = 0.02

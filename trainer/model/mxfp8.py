@@ -15,13 +15,11 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Shard
 from torch.distributed.tensor.experimental import local_map
 
-from trainer.model.decoder import Linear
+from trainer.model.decoder import Linear, Llama
 from trainer.torch_private.training import mxfp8_product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from trainer.model.decoder import Llama
 
     Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from sweep.core.cells.cell import Precision
+from sweep.core.cells.cell import Cell, Precision
 from sweep.core.cells.formats import lacking
 from trainer.model import mxfp8
+from trainer.model.decoder import Llama
 from trainer.process.refusal import Refusal
 from trainer.torch_private.training import amp_update_scale_, foreach_mul_, has_mxfp8_kernels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from sweep.core.cells.cell import Cell
-    from trainer.model.decoder import Llama
 
 COMPUTE_DTYPE: Mapping[Precision, torch.dtype] = {
     Precision.FP32: torch.float32,

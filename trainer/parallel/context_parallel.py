@@ -9,22 +9,17 @@ all positions.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.model.decoder import CausalAttention
+from trainer.model.decoder import CausalAttention, Llama
 from trainer.torch_private.training import all_gather_with_gradient, ring_attention_style
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from trainer.model.decoder import Llama
-
 
 # Limits of the ring's kernels on every GPU that has them, backward pass included: flash attention needs sm80 and has no
 # fp32; cuDNN's takes heads of up to 128 channels, in eights (aten/native/transformers/cuda/sdp_utils.cpp). The other

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from torch.distributed.device_mesh import init_device_mesh
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from sweep.core.cells.parallelism import Parallelism
 from trainer.torch_private.training import flattened_group, unflattened
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from sweep.core.cells.parallelism import Parallelism
 
 # Outermost first. Neighbouring ranks differ in the last dimension: tp communicates most and must stay within a node; a
 # pipeline communicates least and may cross nodes.

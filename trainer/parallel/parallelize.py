@@ -7,36 +7,30 @@ compile, FSDP or replicas, initial weights. The outermost wrapper comes last.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import loss_parallel
 
-from sweep.core.cells.cell import Checkpointing
+from sweep.core.cells.cell import Cell, Checkpointing
 from trainer.model.blocks import checkpoint_blocks, compile_blocks
-from trainer.model.decoder import Llama, build_on_meta
+from trainer.model.decoder import CausalAttention, Llama, build_on_meta
 from trainer.model.init import materialize
 from trainer.model.loss import piece_on
 from trainer.model.precision import COMPUTE_DTYPE, LossScale, convert, keeps_casts, with_float8_scales
 from trainer.parallel import pipeline
 from trainer.parallel.context_parallel import apply_context_parallel, capability_of, positions_of, repeats_heads
 from trainer.parallel.data_parallel import micro_batch_scope, shard_or_replicate, with_ddp
+from trainer.parallel.mesh import Mesh
 from trainer.parallel.micro_batches import GradientAccumulation, Pipelined, SequenceShard, ShareOfLoss
+from trainer.parallel.pipeline import StageSpec
 from trainer.parallel.tensor_parallel import apply_tensor_parallel
 from trainer.torch_private.training import enable_async_tp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import torch.distributed as dist
-    from torch import nn
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from sweep.core.cells.cell import Cell
-    from trainer.model.decoder import CausalAttention
-    from trainer.parallel.mesh import Mesh
-    from trainer.parallel.pipeline import StageSpec
 
 
 class Materialize(Protocol):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from sweep.core.cells.parallelism import Schedule
+from sweep.core.cells.parallelism import Parallelism, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from sweep.core.cells.cell import Cell
     from sweep.core.cells.model_shape import ModelShape
-    from sweep.core.cells.parallelism import Parallelism
     from trainer.model.decoder import Llama
 
     LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

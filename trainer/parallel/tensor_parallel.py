@@ -7,25 +7,19 @@ computed on the shards.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
 )
 
-from trainer.model.decoder import RMSNorm
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor.parallel import ParallelStyle
-
-    from trainer.model.decoder import Llama
+from trainer.model.decoder import Llama, RMSNorm
 
 
 def apply_tensor_parallel(model: Llama, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:

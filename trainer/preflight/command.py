@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sweep.core.records.preflight_record import Preflight
 from trainer.data import tokens_file
 from trainer.failure.process_exit import EXIT_REFUSED
 from trainer.process import refusal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _GIB = 1 << 30
 

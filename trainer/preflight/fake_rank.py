@@ -20,7 +20,7 @@ from sweep.core.cells.cell import Precision, cell_id
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight
 from trainer.failure.error_report import full_message
 from trainer.parallel.mesh import build_mesh
-from trainer.parallel.parallelize import parallelize
+from trainer.parallel.parallelize import Parallelized, parallelize
 from trainer.preflight.memory import MemoryTracker
 from trainer.preflight.traffic import GroupNames, TrafficCounter
 from trainer.torch_private import preflight as private
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from sweep.core.cells.cell import Cell
     from trainer.model.decoder import Llama
-    from trainer.parallel.parallelize import Parallelized
 
     Scope = contextlib.AbstractContextManager[object]
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, cast
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from trainer.torch_private import preflight as private
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 # Kind of a storage that is allocated without a named kind, in the forward and in the backward pass.
 _FORWARD, _BACKWARD = "activations", "temporary"

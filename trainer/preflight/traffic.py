@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from sweep.core.records.preflight_record import Traffic
+from trainer.parallel.mesh import Mesh
 from trainer.torch_private import preflight as private
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from trainer.parallel.mesh import Mesh
 
 # Prefixes of torch's operations, and their names in the record; other operations are no traffic.
 _OPS = (

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainer.process.refusal import Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _AGENTS_MARK = "TORCHELASTIC_RUN_ID"
 # The launcher's own, and Slurm's.

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
+from sweep.core.cells.cell import Cell
 from trainer.device import devices
+from trainer.device.devices import StepClock
 from trainer.device.telemetry import NvmlProbe, WindowTelemetry, open_probe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sweep.core.cells.cell import Cell
-    from trainer.device.devices import StepClock
-    from trainer.failure.error_report import RankProgress
-    from trainer.parallel.parallelize import Parallelized
-    from trainer.training.optimizer import ShardedAdamW
+from trainer.failure.error_report import RankProgress
+from trainer.parallel.parallelize import Parallelized
+from trainer.training.optimizer import ShardedAdamW
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

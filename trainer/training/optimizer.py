@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from sweep.core.cells.trainer_settings import TrainerSettings
-    from trainer.model.precision import LossScale
+from sweep.core.cells.trainer_settings import TrainerSettings
+from trainer.model.precision import LossScale
 
 # What torch.nn.utils.clip_grads_with_norm_ adds to the norm.
 _NORM_EPS = 1e-6

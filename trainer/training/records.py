@@ -7,27 +7,22 @@ import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
+from sweep.core.cells.cell import Cell
+from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.layout import PROGRESS_FILE, RESULT_FILE, STEPS_FILE
 from sweep.core.records.progress import Progress, Step
 from sweep.core.records.result import Result
 from sweep.files import write_atomically
+from trainer.device.cpu_affinity import Binding
 from trainer.device.devices import is_oversubscribed
 from trainer.device.telemetry import ENERGY_SOURCE, WindowTelemetry
 from trainer.device.versions import fingerprint
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from sweep.core.cells.cell import Cell
-    from sweep.core.records.attempt_record import CellFile
-    from sweep.core.records.progress import Step
-    from sweep.core.records.result import Result
-    from trainer.device.cpu_affinity import Binding
-    from trainer.training.loop import Measurements
+from trainer.training.loop import Measurements
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,42 +7,34 @@ import math
 import os
 import socket
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from sweep.core.cells.cell import Cell
 from sweep.core.cells.trainer_settings import SYNTHETIC
 from sweep.core.jobs.environment import relevant
 from sweep.core.jobs.node_command import STORE_FILE
+from sweep.core.records.attempt_record import CellFile
 from trainer.data import tokens_file
 from trainer.data.batches import Share, source_of, stream
 from trainer.device import devices, versions
-from trainer.device.cpu_affinity import bind
-from trainer.failure.error_report import RankProgress
+from trainer.device.cpu_affinity import Binding, bind
+from trainer.device.telemetry import WindowTelemetry
+from trainer.failure.error_report import ErrorReporter, RankProgress
 from trainer.failure.watchers import HangWatcher
 from trainer.model import precision
 from trainer.parallel.mesh import build_mesh, data_rank
-from trainer.parallel.parallelize import parallelize
+from trainer.parallel.parallelize import Parallelized, parallelize
+from trainer.process.ranks import Ranks
 from trainer.torch_private.training import precision_casts_are_kept
 from trainer.training import records
-from trainer.training.loop import DeviceMonitor, Trainee, train
+from trainer.training.loop import DeviceMonitor, Measurements, Trainee, train
 from trainer.training.optimizer import ShardedAdamW
 from trainer.training.records import ProgressWriter, first_line, last_line, log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sweep.core.cells.cell import Cell
-    from sweep.core.records.attempt_record import CellFile
-    from trainer.device.cpu_affinity import Binding
-    from trainer.device.telemetry import WindowTelemetry
-    from trainer.failure.error_report import ErrorReporter
-    from trainer.parallel.parallelize import Parallelized
-    from trainer.process.ranks import Ranks
-    from trainer.training.loop import Measurements
 
 
 def run(file: CellFile, folder: Path, ranks: Ranks, reporter: ErrorReporter, *, started_at: float) -> None:

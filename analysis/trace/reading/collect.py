@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from analysis.trace.reading.columns import Calls, Codes, OutermostCalls
-from analysis.trace.reading.events import EventArguments, arguments, intervals, start_times
+from analysis.trace.reading.events import Event, EventArguments, arguments, intervals, start_times
+from analysis.trace.reading.intervals import Times
 from analysis.trace.reading.names import WorkClass, class_of_op
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from analysis.trace.reading.events import Event
-    from analysis.trace.reading.intervals import Times
-    from analysis.trace.reading.stream import TraceFile
+from analysis.trace.reading.stream import TraceFile
 
 _GPU_RECORDS = ("kernel", "gpu_memcpy", "gpu_memset")
 _STEP = re.compile(r"ProfilerStep#(\d+)")

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis.trace.reading.intervals import Times, outermost, union
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    import numpy.typing as npt
-
-    from analysis.trace.reading.intervals import Times
-
 
 _FIRST_LIMIT = 1 << 16
 

@@ -5,16 +5,13 @@ Events come by the million, so times and arguments are read for many at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from analysis.trace.reading.intervals import Times
+from analysis.trace.reading.intervals import Times
 
 _NOTHING = msgspec.Raw()
 

@@ -10,15 +10,13 @@ import gzip
 import json
 import re
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 
 from analysis.trace.reading.events import Event
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PIECE_BYTES = 1 << 20
 _MOST_BYTES = 1 << 28

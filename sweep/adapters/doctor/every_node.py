@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.adapters.files.sources_snapshot import check_text, checked_command
 from sweep.adapters.slurm.fields import SAY_ZONE
@@ -19,13 +19,11 @@ from sweep.adapters.slurm.scheduler import SlurmScheduler
 from sweep.adapters.slurm.site.read_config import is_out_of_service
 from sweep.adapters.slurm.submitit_executor import LaunchExecutor
 from sweep.core.jobs.set_up import failure_in, set_up_script
+from sweep.core.jobs.submission import Submission
+from sweep.core.settings.spec import SlurmSpec
 from sweep.launch.node_check import REPORT
 from sweep.launch.probe import TOKEN_FILE
 from sweep.usecases.doctor.every_node import NodeAnswer, NodeInSlurm, Printed
-
-if TYPE_CHECKING:
-    from sweep.core.jobs.submission import Submission
-    from sweep.core.settings.spec import SlurmSpec
 
 HOSTS_FILE = "hosts"
 """Written by the job's first node: the nodes of the job."""

@@ -6,15 +6,12 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.adapters.files.sources_snapshot import SourcesError, packages_root, read_sources
 from sweep.core.jobs.environment import SOURCE_PACKAGES
+from sweep.core.settings.spec import ClusterSpec
 from sweep.launch.probe import file_system_problem
 from sweep.usecases.doctor.checks import Check, Finding, ok, problem, warning
-
-if TYPE_CHECKING:
-    from sweep.core.settings.spec import ClusterSpec
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm.site.cluster_site import SlurmSite
 from sweep.adapters.slurm.site.read_config import NODE_FORMAT, read_out_of_service
-from sweep.adapters.slurm.site.request import max_array_tasks, max_walltime_min, option, resolve_request
+from sweep.adapters.slurm.site.request import Request, max_array_tasks, max_walltime_min, option, resolve_request
 from sweep.usecases.doctor.checks import Finding, not_checked, ok, problem, warning
 
 if TYPE_CHECKING:
     from sweep.adapters.slurm.commands import SlurmCommands
-    from sweep.adapters.slurm.site.request import Request
     from sweep.core.settings.spec import ClusterSpec
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.blame import Blame
 from sweep.core.jobs.submission import safe_name
 from sweep.files import read_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 
 def blame_path(cluster: str, environ: Mapping[str, str]) -> Path:

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 import psutil
 
@@ -20,9 +20,6 @@ from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.record import Record, RecordError
 from sweep.core.records.layout import LEASE_FILE
 from sweep.files import create_atomically, read_text, server_time
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0

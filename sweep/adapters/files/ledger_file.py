@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from sweep.core.attempts.ledger import (
     EVENT_NAMES,
     LINE_HEAD,
     Ended,
+    Event,
     Reserved,
     parse_lines,
     render_event,
 )
 from sweep.core.encoding.names import JOB_NAME, LATEST_TIME
 from sweep.files import RunDirError, open_to_append, read_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from sweep.core.attempts.ledger import Event
-
 
 _SHORT_BYTES, _MOST_BRACKETS = 400, 50
 """A line as short cannot nest too deep to be written again; the evidence of eight failed ranks has 50 brackets."""

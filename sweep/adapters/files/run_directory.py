@@ -7,11 +7,14 @@ import socket
 import stat
 import time
 import uuid
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 from sweep.adapters.files.run_reader import RunReader
-from sweep.core.attempts.attempt import ErrorClass, RankError
+from sweep.core.attempts.attempt import AttemptKey, ErrorClass, RankError
 from sweep.core.attempts.error_text import STORAGE_ERRORS
+from sweep.core.cells.cell import Cell
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.submission import Claim, Submission, claim_file, submission_file
 from sweep.core.records.attempt_record import CellFile, parse_error
@@ -31,18 +34,10 @@ from sweep.core.records.layout import (
     restart_dir,
 )
 from sweep.core.records.progress import CancelRequest, SchedulerAway
-from sweep.core.records.result import results_by_precedence
+from sweep.core.records.result import Result, results_by_precedence
 from sweep.core.records.sweep_file import SweepFile
 from sweep.files import RunDirError, make_folder, read_text, write_atomically
 from sweep.launch.claim import read, take
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from sweep.core.attempts.attempt import AttemptKey
-    from sweep.core.cells.cell import Cell
-    from sweep.core.records.result import Result
 
 REQUESTS_DIR = "requests"
 _PROBE_BYTES = 1 << 16

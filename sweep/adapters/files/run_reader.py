@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import (
@@ -23,11 +25,6 @@ from sweep.core.records.layout import (
 from sweep.core.records.progress import Progress, SchedulerAway
 from sweep.core.records.sweep_file import SweepFile
 from sweep.files import RunDirError, read_text, strangers_files, umask_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sweep.core.attempts.attempt import AttemptKey
 
 _T = TypeVar("_T")
 

@@ -10,8 +10,8 @@ import shutil
 import socket
 import subprocess
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import sweep
 from sweep.core.jobs.environment import SOURCE_PACKAGES, hash_sources, is_source
@@ -19,10 +19,6 @@ from sweep.core.jobs.secrets import SecretFinder, redacted_text
 from sweep.core.records.layout import SOURCES_DIR
 from sweep.files import RunDirError, make_folder, write_atomically
 from sweep.launch import check
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 class SourcesError(Exception):

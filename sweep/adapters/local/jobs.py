@@ -5,22 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase, SchedulerState
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.names import JobId, Marker, RelativePath, SubmissionName, UnixTime
 from sweep.core.encoding.record import Record, RecordError
+from sweep.core.jobs.submission import Submission
 from sweep.core.records.layout import attempt_dir
 from sweep.files import make_folder, read_text, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from sweep.core.jobs.submission import Submission
 
 LOCAL_DIR = "local"
 HOST = "127.0.0.1"

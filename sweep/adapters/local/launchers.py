@@ -8,13 +8,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.adapters.files.sources_snapshot import checked_command
-from sweep.adapters.local.jobs import HOST, LOCAL_DIR, Launched, State
+from sweep.adapters.local.jobs import HOST, LOCAL_DIR, Launched, LocalJob, State
 from sweep.adapters.local.processes import own_process, started_at
+from sweep.core.attempts.attempt import JobReport
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.node_command import MARKER, RUN_DIR
 from sweep.core.jobs.set_up import failure_in, set_up_script
@@ -22,13 +23,6 @@ from sweep.core.jobs.submission import submission_file
 from sweep.core.records.attempt_record import AttemptFile
 from sweep.core.records.layout import ATTEMPT_FILE, SUBMISSION_LOGS_DIR
 from sweep.files import make_folder, open_to_append, read_tail, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from sweep.adapters.local.jobs import LocalJob
-    from sweep.core.attempts.attempt import JobReport
 
 _LOG_END_BYTES = 1 << 16
 

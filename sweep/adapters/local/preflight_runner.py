@@ -6,20 +6,16 @@ import contextlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.adapters.files.sources_snapshot import checked_command
 from sweep.core.cells.trainer_settings import SYNTHETIC
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
+from sweep.core.records.attempt_record import CellFile
 from sweep.core.records.preflight_record import Preflight
 from sweep.files import read_text, write_atomically
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sweep.core.records.attempt_record import CellFile
 
 PREFLIGHT_DIR = "preflight"
 _TIMEOUT_S = 600.0

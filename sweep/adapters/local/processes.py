@@ -6,15 +6,12 @@ import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
 from sweep.core.jobs.node_command import MARKER, RUN_DIR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 # The kernel counts start times from the boot, and the wall clock may be corrected between two readings.
 _TOLERANCE_S = 2.0

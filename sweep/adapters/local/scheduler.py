@@ -6,27 +6,22 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 
 from sweep.adapters.local.jobs import LOCAL_STATES, JobFiles, Launched, LocalJob, State, ended, job_ids, new_job
 from sweep.adapters.local.launchers import Launchers, end_of, has_room, meeting_dir
 from sweep.adapters.local.processes import kill_marked, own_process, terminate
-from sweep.core.attempts.attempt import ABSENT, Phase
+from sweep.core.attempts.attempt import ABSENT, JobReport, Phase
 from sweep.core.attempts.error_text import STORAGE_ERRORS
 from sweep.core.encoding.record import RecordError
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.jobs.submission import Submission, submission_file
 from sweep.files import read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from sweep.core.attempts.attempt import JobReport
-    from sweep.ports import Intent
+from sweep.ports import Intent
 
 LONGEST_GRACE_S = 7.0
 """The longest time that a job gets to stop, whatever its own grace: Ctrl-C should take less than ten seconds."""

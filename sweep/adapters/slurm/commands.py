@@ -8,17 +8,14 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_exponential
 
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.environment import scrubbed
 from sweep.ports import SchedulerError, SchedulerUnreachableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # A user's defaults for these commands could hide jobs (SQUEUE_PARTITION) or wait for an answer (SCANCEL_INTERACTIVE).
 _USERS_DEFAULTS = re.compile(r"^(SQUEUE|SACCT|SCANCEL|SINFO)_")

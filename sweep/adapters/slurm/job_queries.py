@@ -5,24 +5,25 @@ from __future__ import annotations
 import pwd
 import re
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from sweep.adapters.slurm.commands import argument_chunks
+from sweep.adapters.slurm.commands import SlurmCommands, argument_chunks
 from sweep.adapters.slurm.fields import array_of, arrays_in, is_script_in, is_script_of, parse_row_id, split_script
-from sweep.adapters.slurm.queue_text import RUNS_FORMAT, SACCT_FORMAT, SQUEUE_FORMAT, read_runs, read_sacct, read_squeue
-from sweep.core.attempts.attempt import Phase, slurm_state
+from sweep.adapters.slurm.queue_text import (
+    RUNS_FORMAT,
+    SACCT_FORMAT,
+    SQUEUE_FORMAT,
+    Rows,
+    read_runs,
+    read_sacct,
+    read_squeue,
+)
+from sweep.core.attempts.attempt import JobRun, Phase, slurm_state
 from sweep.core.encoding.frozen import dataclass
 from sweep.ports import SchedulerError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from sweep.adapters.slurm.commands import SlurmCommands
-    from sweep.adapters.slurm.queue_text import Rows
-    from sweep.core.attempts.attempt import JobRun
 
 NO_SUCH_JOB = re.compile(r"invalid job id specified|already completing or completed", re.IGNORECASE)
 """Slurm's complaint about a job that has ended."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm.fields import (
     UNKNOWN,
@@ -18,9 +18,6 @@ from sweep.adapters.slurm.fields import (
 )
 from sweep.core.attempts.attempt import ABSENT, JobReport, JobRun, Phase, slurm_state
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 # The reason comes late: an administrator's text may hold anything, a separator too. So may another user's job name.
 SQUEUE_FORMAT = "%i|%j|%T|%N|%S|%e|%r|%o"

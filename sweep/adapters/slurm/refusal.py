@@ -6,12 +6,11 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from sweep.core.attempts.attempt import Phase
+from sweep.core.attempts.attempt import JobReport, Phase
 from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 
 if TYPE_CHECKING:
     from sweep.adapters.slurm.commands import Answer
-    from sweep.core.attempts.attempt import JobReport
 
 
 class Meaning(StrEnum):

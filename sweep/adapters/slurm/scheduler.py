@@ -6,9 +6,9 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.adapters.slurm.commands import CommandTimeoutError, SlurmCommands, argument_chunks
 from sweep.adapters.slurm.fields import array_of, task_ids
@@ -18,18 +18,12 @@ from sweep.adapters.slurm.queue_text import Rows, best_report
 from sweep.adapters.slurm.refusal import is_hopeless
 from sweep.adapters.slurm.script import check_site, log_file
 from sweep.adapters.slurm.site.cluster_site import SlurmSite
-from sweep.core.attempts.attempt import ABSENT, Outcome, Phase, slurm_state
+from sweep.core.attempts.attempt import ABSENT, JobReport, JobRun, Outcome, Phase, slurm_state
+from sweep.core.jobs.submission import Submission
+from sweep.core.settings.site import Site
+from sweep.core.settings.spec import SlurmSpec
 from sweep.files import open_regular, read_tail
-from sweep.ports import SchedulerError, SubmissionUncertainError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from sweep.core.attempts.attempt import JobReport, JobRun
-    from sweep.core.jobs.submission import Submission
-    from sweep.core.settings.site import Site
-    from sweep.core.settings.spec import SlurmSpec
-    from sweep.ports import Intent
+from sweep.ports import Intent, SchedulerError, SubmissionUncertainError
 
 _LOG_BEGIN_BYTES, _LOG_END_BYTES = 4_096, 65_536
 _JOB_ID = re.compile(r"\d+(_\d+)?")

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.adapters.files.sources_snapshot import check_text, checked_command
 from sweep.adapters.slurm.fields import SAY_ZONE, parse_nodes
 from sweep.core.jobs.set_up import set_up_script
-from sweep.core.jobs.submission import safe_name
+from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR
-from sweep.core.settings.spec import GpuFlag
+from sweep.core.settings.spec import GpuFlag, SlurmSpec
 from sweep.ports import SchedulerError, SubmissionRejectedError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from sweep.core.jobs.submission import Submission
-    from sweep.core.settings.spec import SlurmSpec
 
 OWNED_OPTIONS = frozenset(
     {

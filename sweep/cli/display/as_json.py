@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from sweep.cli.display.summary import rejected_by_rule
 from sweep.core.cells.parallelism import DEGREES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sweep.core.records.sweep_file import SweepFile
-    from sweep.usecases.status import RepeatStatus
+from sweep.core.records.sweep_file import SweepFile
+from sweep.usecases.status import RepeatStatus
 
 
 def as_json(

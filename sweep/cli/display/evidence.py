@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import waits_for
-from sweep.core.attempts.blame import evidence_of, unexpired
+from sweep.core.attempts.blame import Blame, evidence_of, unexpired
 from sweep.core.encoding.message import counted
 from sweep.core.encoding.names import TIME_RANGE
 from sweep.core.records.layout import attempt_dir
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from sweep.core.attempts.blame import Blame
     from sweep.core.attempts.history import AttemptState, History
     from sweep.core.records.sweep_file import SweepFile
     from sweep.ports import RunRecords

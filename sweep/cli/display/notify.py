@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from sweep.cli.common import print_notes
-from sweep.core.decisions.plan import ActionKind
+from sweep.core.decisions.plan import Action, ActionKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.adapters.files.run_directory import RunDir
-    from sweep.core.decisions.plan import Action
     from sweep.core.settings.spec import SweepSpec
     from sweep.usecases.orchestrate import Snapshot
 

@@ -10,7 +10,7 @@ from sweep.cli.display.summary import totals_line
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.decisions.plan import ActionKind
 from sweep.core.encoding.message import hours_text, visible
-from sweep.usecases.status import gpu_hours_spent, statuses
+from sweep.usecases.status import RepeatStatus, gpu_hours_spent, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sweep.core.jobs.submission import Submission
     from sweep.core.records.sweep_file import SweepFile
     from sweep.usecases.orchestrate import Orchestrator, Snapshot
-    from sweep.usecases.status import RepeatStatus
 
 _LINE_EVERY_S = 10.0
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from sweep.core.cells.axis import AxisValue
 from sweep.core.decisions.admission import gpu_hours_committed
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted, hours_text
 from sweep.core.grids.series import varied_axes
-from sweep.usecases.status import gpu_hours_spent
+from sweep.usecases.status import RepeatStatus, gpu_hours_spent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.core.attempts.history import History
-    from sweep.core.cells.axis import AxisValue
     from sweep.core.decisions.plan import Action
     from sweep.core.grids.grid import Rejection
     from sweep.core.records.sweep_file import SweepFile
-    from sweep.usecases.status import RepeatStatus
 
 _TO_COME = (*TO_SUBMIT, ActionKind.LATER)
 

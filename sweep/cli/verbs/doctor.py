@@ -14,8 +14,9 @@ from sweep.adapters.files.run_directory import RunDir
 from sweep.cli.common import RUNS, CommandError, consoles, load_spec
 from sweep.cli.console import print_json
 from sweep.cli.verbs.doctor_cluster import ClusterChecks
+from sweep.core.cells.device import Device
 from sweep.core.settings.spec import SchedulerKind
-from sweep.usecases.doctor.checks import Check, CheckStatus, exit_code, not_checked, run_checks
+from sweep.usecases.doctor.checks import Check, CheckStatus, Finding, exit_code, not_checked, run_checks
 from sweep.usecases.doctor.node_table import EXCLUDE
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.cli.args import Arguments
-    from sweep.core.cells.device import Device
     from sweep.core.settings.spec import ClusterSpec
-    from sweep.usecases.doctor.checks import Finding
 
 _MOST_KINDS = 8
 _COLOURS = {

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.adapters.files.lease import current_holder
+from sweep.adapters.files.run_directory import RunDir
+from sweep.cli.args import Arguments
 from sweep.cli.common import OK, CommandError, cells_named, find_run_dir, read_history, sweep_file_of
 from sweep.cli.console import print_error
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.attempts.history import AttemptState
 from sweep.core.encoding.message import visible
 from sweep.core.records.layout import LEDGER_FILE, LOG_GLOB, SUBMISSION_LOGS_DIR, attempt_dir
 from sweep.files import open_regular
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from sweep.adapters.files.run_directory import RunDir
-    from sweep.cli.args import Arguments
-    from sweep.core.attempts.history import AttemptState
 
 _FOLLOW_EVERY_S = 0.5
 _PIECE_BYTES = 1 << 20

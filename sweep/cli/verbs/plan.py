@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.adapters.files.run_reader import RunReader
+from sweep.cli.args import Arguments
 from sweep.cli.common import OK, baseline_notes, consoles, load_spec, print_notes, read_history, sbatch_notes
 from sweep.cli.console import print_json
 from sweep.cli.display.cells_table import print_cells
@@ -23,9 +23,6 @@ from sweep.core.grids.grid import expand
 from sweep.core.records.sweep_file import extended
 from sweep.usecases.plan import planned, sweep_file_of
 from sweep.usecases.status import statuses
-
-if TYPE_CHECKING:
-    from sweep.cli.args import Arguments
 
 
 def main(asked: Arguments) -> int:

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from sweep.adapters.files.lease import Lease, LeaseLostError
 from sweep.adapters.files.run_directory import RunDir
 from sweep.cli.common import (
@@ -36,24 +38,20 @@ from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted
 from sweep.core.grids.grid import expand
 from sweep.core.records.layout import LEDGER_FILE
-from sweep.ports import SchedulerError
+from sweep.core.records.sweep_file import SweepFile
+from sweep.ports import ClusterView, Scheduler, SchedulerError
 from sweep.usecases.orchestrate import Orchestrator, exit_code
 from sweep.usecases.plan import declare, sweep_file_of
-from sweep.usecases.session import Order
+from sweep.usecases.session import Order, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from rich.console import Console
-
     from sweep.cli.args import Arguments
     from sweep.core.grids.grid import Expansion
-    from sweep.core.records.sweep_file import SweepFile
     from sweep.core.settings.spec import SweepSpec
-    from sweep.ports import ClusterView, Scheduler
     from sweep.usecases.orchestrate import Snapshot
-    from sweep.usecases.session import Session
 
 
 def main(asked: Arguments) -> int:

@@ -6,10 +6,11 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweep.adapters.files.blame_file import BlameFile, blame_path
 from sweep.adapters.files.lease import current_holder, watch_text
+from sweep.adapters.files.run_directory import RunDir
+from sweep.cli.args import Arguments
 from sweep.cli.common import OK, cells_named, consoles, find_run_dir, print_notes, read_history, sweep_file_of
 from sweep.cli.console import print_json
 from sweep.cli.display import evidence
@@ -18,17 +19,13 @@ from sweep.cli.display.cells_table import describe, print_cells
 from sweep.cli.display.summary import budget_notes, budget_totals, print_rejections, totals_line
 from sweep.cli.wiring import observe_queue, observe_run
 from sweep.core.attempts.blame import unexpired
+from sweep.core.attempts.history import History
 from sweep.core.encoding.message import hours_text
 from sweep.core.encoding.plain import plain
+from sweep.core.records.sweep_file import SweepFile
 from sweep.usecases.executor import away_text
+from sweep.usecases.observe import Observation
 from sweep.usecases.status import statuses
-
-if TYPE_CHECKING:
-    from sweep.adapters.files.run_directory import RunDir
-    from sweep.cli.args import Arguments
-    from sweep.core.attempts.history import History
-    from sweep.core.records.sweep_file import SweepFile
-    from sweep.usecases.observe import Observation
 
 
 def main(asked: Arguments) -> int:

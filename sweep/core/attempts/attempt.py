@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.names import CELL_ID, CellId, UnixTime
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Outcome(StrEnum):

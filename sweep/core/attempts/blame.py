@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.ledger import Ended
 from sweep.core.attempts.outcome_rules import BLAMING
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.names import CellId, NodeName, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import parse_line, read_record, render_line
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from sweep.core.attempts.ledger import Ended
-
 
 _NAME = "a line of blame"
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from sweep.core.attempts.attempt import ErrorClass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 STORAGE_ERRORS: Mapping[int, str] = {
     errno.ENOSPC: "No space left on device",

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey, Outcome, Phase, StopKind
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.names import CellId, JobId, SubmissionName, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import SCHEMA_VERSION, RecordError, parse_line, read_record, render_line
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
 
 LEDGER_VERSION = SCHEMA_VERSION
 

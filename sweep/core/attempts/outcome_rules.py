@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Disposition(StrEnum):

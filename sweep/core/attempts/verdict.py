@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
 
-from sweep.core.attempts.attempt import ErrorClass, Outcome, Phase, StopKind
+from sweep.core.attempts.attempt import ErrorClass, JobReport, Outcome, Phase, RankError, Stop, StopKind
 from sweep.core.attempts.error_text import STORAGE_ERRORS, classify_text
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sweep.core.attempts.attempt import JobReport, RankError, Stop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

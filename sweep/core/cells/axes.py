@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.core.cells.axis import AUTO, Axis, AxisValue, axes_of
 from sweep.core.cells.batch import BATCH_TITLES, BatchKind
 from sweep.core.cells.cell import Cell
+from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import LAYOUT
 from sweep.core.cells.trainer_settings import SETTINGS_AXES
 from sweep.core.encoding.codec import convert_value
 from sweep.core.encoding.message import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from sweep.core.cells.model_shape import ModelShape
 
 
 def _in_order() -> Iterator[Axis]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-from sweep.core.cells.cell import Precision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from sweep.core.cells.cell import Cell
-    from sweep.core.cells.device import Device
+from sweep.core.cells.cell import Cell, Precision
+from sweep.core.cells.device import Device
 
 NEEDED_CAPABILITY: Mapping[Precision, tuple[int, int]] = {
     Precision.FP16: (7, 0),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 class FlopConvention(StrEnum):

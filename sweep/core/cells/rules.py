@@ -7,18 +7,13 @@ Nothing is rounded or repaired.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
-from sweep.core.cells.cell import Checkpointing, Precision
+from sweep.core.cells.cell import Cell, Checkpointing, Precision
+from sweep.core.cells.device import Device
 from sweep.core.cells.formats import float8_gather, matrix_sizes, on_cpu, precision_by_capability
 from sweep.core.cells.parallelism import Schedule
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from sweep.core.cells.cell import Cell
-    from sweep.core.cells.device import Device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.history import AttemptState, History
+from sweep.core.cells.cell import Cell
 from sweep.core.decisions.canary import KnownToRunOut, canaries, canary_is_over, why_canary_pauses
 from sweep.core.decisions.maintenance import before_maintenance
 from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind, in_rounds
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import hours_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from sweep.core.attempts.history import AttemptState, History
-    from sweep.core.cells.cell import Cell
-    from sweep.core.settings.policy import Policy
-    from sweep.core.settings.site import SizeLimit
+from sweep.core.settings.policy import Policy
+from sweep.core.settings.site import SizeLimit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.history import History
+from sweep.core.cells.cell import Cell
 from sweep.core.decisions.plan import UNDER_WAY, Action, ActionKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sweep.core.attempts.history import History
-    from sweep.core.cells.cell import Cell
 
 
 def canaries(actions: Sequence[Action], cells: Mapping[str, Cell], history: History) -> dict[str, Action]:

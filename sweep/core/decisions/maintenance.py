@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
-from sweep.core.decisions.plan import TO_SUBMIT
+from sweep.core.attempts.history import History
+from sweep.core.cells.cell import Cell
+from sweep.core.cells.model_shape import ModelShape
+from sweep.core.decisions.plan import TO_SUBMIT, Action
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sweep.core.attempts.history import History
-    from sweep.core.cells.cell import Cell
-    from sweep.core.cells.model_shape import ModelShape
-    from sweep.core.decisions.plan import Action
 
 _START_UP_MIN = 2
 _OF_ITSELF, _OF_ANOTHER = 1.5, 3.0

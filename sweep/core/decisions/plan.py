@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import Outcome
-from sweep.core.attempts.history import History, RepeatHistory
+from sweep.core.attempts.history import AttemptState, History, RepeatHistory
+from sweep.core.attempts.ledger import RepeatKey
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES, Disposition, OutcomeRule
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from sweep.core.attempts.history import AttemptState
-    from sweep.core.attempts.ledger import RepeatKey
 
 
 class ActionKind(StrEnum):

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sweep.core.attempts.attempt import Phase
+from sweep.core.attempts.attempt import AttemptKey, JobReport, Outcome, Phase
+from sweep.core.attempts.history import AttemptState, History, RepeatHistory
+from sweep.core.attempts.ledger import CancelRequested, RepeatKey
+from sweep.core.attempts.outcome_rules import OutcomeRule
 from sweep.core.decisions.admission import HOLES
-from sweep.core.decisions.plan import ActionKind, decide, to_reopen
+from sweep.core.decisions.plan import Action, ActionKind, decide, to_reopen
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from sweep.core.attempts.attempt import AttemptKey, JobReport, Outcome
-    from sweep.core.attempts.history import AttemptState, History, RepeatHistory
-    from sweep.core.attempts.ledger import CancelRequested, RepeatKey
-    from sweep.core.attempts.outcome_rules import OutcomeRule
-    from sweep.core.decisions.plan import Action
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, Annotated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Annotated
 
 LATEST_TIME = 253402300800.0
 """Unix time of the year 10000, which no calendar shows."""

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from sweep.core.encoding.codec import read
 from sweep.core.encoding.plain import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SCHEMA_VERSION = 1
 _BLANKS = " \t\n\r"

@@ -5,25 +5,22 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sweep.core.cells.axes import ALL_AXES, SETTINGS, GridError, axis_default
 from sweep.core.cells.axis import AUTO, AxisValue
 from sweep.core.cells.batch import BatchKind, BatchRule
 from sweep.core.cells.cell import Cell
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import DEGREES, LAYOUT, Parallelism
 from sweep.core.cells.rules import Violation, first_violation, first_violation_of_settings
 from sweep.core.cells.trainer_settings import TrainerSettings
 from sweep.core.encoding.message import counted
 from sweep.core.grids.conditions import Condition, ConditionError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sweep.core.cells.device import Device
-    from sweep.core.cells.model_shape import ModelShape
 
 _LAYOUT_NAMES = tuple(item.name for item in LAYOUT)
 _of_layout = operator.itemgetter(*_LAYOUT_NAMES)

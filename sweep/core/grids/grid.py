@@ -6,24 +6,20 @@ import itertools
 import math
 import operator
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from sweep.core.cells.axes import REQUIRED, SETTINGS, GridError, axis_default, axis_names, normalise_axis
 from sweep.core.cells.axis import AUTO, AxisValue
 from sweep.core.cells.batch import BatchKind
 from sweep.core.cells.cell import Cell, cell_id
+from sweep.core.cells.device import Device
+from sweep.core.cells.model_shape import ModelShape
 from sweep.core.cells.parallelism import DEGREES
 from sweep.core.cells.rules import Violation
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.message import did_you_mean
 from sweep.core.grids.combination import Resolver
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from sweep.core.cells.device import Device
-    from sweep.core.cells.model_shape import ModelShape
 
 
 class EmptyGridError(GridError):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sweep.core.cells.axes import ALL_AXES, AXES
 from sweep.core.cells.axis import AUTO, AxisValue
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 
 class SeriesKind(StrEnum):

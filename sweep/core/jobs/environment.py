@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 
 from sweep.core.jobs.secrets import REDACTED, SOUNDS_SECRET, SecretFinder, is_secret
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import PurePath
 
 _RELEVANT = re.compile(
     r"^(NCCL|RCCL|GLOO|CUDA|TORCH|PYTORCH|TORCHINDUCTOR|OMP|MKL|KMP|GOMP|OPENBLAS|SLURM|UCX|FI|NVTE|HSA|HIP|ROCR|SWEEP)_"

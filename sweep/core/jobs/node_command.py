@@ -5,20 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import PurePosixPath
 
+from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.environment import scrubbed
-from sweep.core.jobs.submission import shared_id
+from sweep.core.jobs.submission import Submission, shared_id
 from sweep.core.records.layout import attempt_dir, restart_dir
 from sweep.core.settings.spec import Runner
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import PurePosixPath
-
-    from sweep.core.attempts.attempt import AttemptKey
-    from sweep.core.jobs.submission import Submission
 
 MARKER = "SWEEP_ATTEMPT"
 """Variable that every process of an attempt inherits; by it they are found when their launcher is gone."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from sweep.core.attempts.attempt import JobReport, Outcome, Phase
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PASSED = "SWEEP_SET_UP"
 """Variable of a job whose set-up lines all passed: their hash."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
 from sweep.core.encoding.frozen import dataclass
@@ -13,9 +13,6 @@ from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, render
 from sweep.core.records.layout import SUBMISSIONS_DIR, attempt_dir
 from sweep.core.settings.spec import LaunchSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

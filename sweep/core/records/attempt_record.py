@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from sweep.core.attempts.attempt import AttemptKey, RankError
 from sweep.core.cells.cell import Cell, cell_id
@@ -13,9 +14,6 @@ from sweep.core.encoding.names import JobId, NodeName, UnixTime
 from sweep.core.encoding.plain import plain
 from sweep.core.encoding.record import Record, RecordError, parse_object, read_record, render
 from sweep.core.records.layout import ATTEMPT_FILE, CELL_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class AttemptRecord(Record):

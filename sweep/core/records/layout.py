@@ -29,13 +29,10 @@ A run directory::
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.attempts.attempt import AttemptKey
 
 SWEEP_FILE = "sweep.json"
 LEDGER_FILE = "ledger.jsonl"

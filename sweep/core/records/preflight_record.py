@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING
 
+from sweep.core.cells.device import Device
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.names import CellIdIfKnown
 from sweep.core.encoding.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sweep.core.cells.device import Device
 
 _GIB = 1 << 30
 MEMORY_KINDS = (

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import AttemptKey
+from sweep.core.cells.cell import Cell
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.encoding.names import NodeName
 from sweep.core.encoding.record import RecordError
 from sweep.core.records.attempt_record import AttemptRecord
 from sweep.core.records.layout import RESULT_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sweep.core.cells.cell import Cell
 
 SOURCES = ("measured", "simulated", "imported")
 """Where a result can come from; one series never mixes them."""

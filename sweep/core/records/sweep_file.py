@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweep.core.attempts.outcome_rules import OUTCOME_RULES
 from sweep.core.cells.axes import ALL_AXES, REQUIRED, axis_default
@@ -24,9 +25,6 @@ from sweep.core.grids.series import SeriesSpec
 from sweep.core.records.layout import SWEEP_FILE
 from sweep.core.settings.policy import Policy
 from sweep.core.settings.spec import SchedulerKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

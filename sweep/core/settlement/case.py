@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sweep.core.attempts.attempt import ABSENT, JobReport, Phase
+from sweep.core.attempts.history import AttemptState
 from sweep.core.attempts.ledger import Submitted
+from sweep.core.records.attempt_record import AttemptFile
+from sweep.core.settings.policy import Policy
 from sweep.core.settlement.effects import AbsenceTimer, Effect, JobMemory, Memory, Withdraw
-from sweep.core.settlement.facts import Failure, Question, ResultOf, UnansweredError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from sweep.core.attempts.history import AttemptState
-    from sweep.core.records.attempt_record import AttemptFile
-    from sweep.core.settings.policy import Policy
-    from sweep.core.settlement.facts import Facts
+from sweep.core.settlement.facts import Facts, Failure, Question, ResultOf, UnansweredError
 
 _T = TypeVar("_T")
 MOST_SKEW_S = 300.0

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sweep.core.attempts.attempt import Outcome, Phase
 from sweep.core.attempts.ledger import Ended, Released, Submitted
+from sweep.core.settlement.case import Basis, Case, Draft
 from sweep.core.settlement.effects import Cancel, Effect, Note, Withdraw
 from sweep.core.settlement.facts import Failure, JobsNamed
-
-if TYPE_CHECKING:
-    from sweep.core.settlement.case import Basis, Case, Draft
 
 
 def adopt_running_job(case: Case) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sweep.core.attempts.attempt import AttemptKey, Phase
 from sweep.core.attempts.ledger import Event
 from sweep.core.settlement.facts import Question
-
-if TYPE_CHECKING:
-    from sweep.core.attempts.attempt import AttemptKey, Phase
 
 
 @dataclass(frozen=True, slots=True)

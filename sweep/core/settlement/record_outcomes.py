@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 from sweep.core.attempts.attempt import ABSENT, JobReport, Outcome, Phase, StopKind
+from sweep.core.attempts.history import AttemptState, RepeatHistory
 from sweep.core.attempts.ledger import Ended, Withdrawn
 from sweep.core.attempts.verdict import Evidence, Verdict, first_cause, judge
 from sweep.core.jobs.set_up import PASSED
-from sweep.core.settlement.case import Draft, Now, SettlementPolicy
-from sweep.core.settlement.facts import DamageOf, ErrorsOf, LaunchesOf, LoggedEndOf, ResultOf, Unhealthy
+from sweep.core.records.attempt_record import AttemptFile
+from sweep.core.settlement.case import Case, Draft, Now, SettlementPolicy
+from sweep.core.settlement.effects import Effect, Memory
+from sweep.core.settlement.facts import DamageOf, ErrorsOf, Facts, LaunchesOf, LoggedEndOf, ResultOf, Unhealthy
 from sweep.core.settlement.requeue_accounting import gpu_seconds
 from sweep.core.settlement.supervision import stop_in_force
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sweep.core.attempts.history import AttemptState, RepeatHistory
-    from sweep.core.records.attempt_record import AttemptFile
-    from sweep.core.settlement.case import Case, Now
-    from sweep.core.settlement.effects import Effect, Memory
-    from sweep.core.settlement.facts import Facts
 
 
 def record_outcome(case: Case) -> None:

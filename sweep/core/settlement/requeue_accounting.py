@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from sweep.core.attempts.attempt import Phase
+from sweep.core.attempts.attempt import JobReport, JobRun, Phase
 from sweep.core.attempts.ledger import Requeued
+from sweep.core.records.attempt_record import AttemptFile
+from sweep.core.settlement.case import Case
 from sweep.core.settlement.facts import LastSignOf, LaunchesOf, RunsOf
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sweep.core.attempts.attempt import JobReport, JobRun
-    from sweep.core.records.attempt_record import AttemptFile
-    from sweep.core.settlement.case import Case
 
 _CLOCKS_DIFFER_S = 1.0
 """Slurm's times are whole seconds."""

@@ -8,18 +8,20 @@ job yet; attempts whose job's id is another's by now; jobs, by their reports; ab
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sweep.core.attempts.attempt import ABSENT, JobReport, Phase, StopKind
+from sweep.core.attempts.attempt import ABSENT, AttemptKey, JobReport, Phase, StopKind
+from sweep.core.attempts.history import AttemptState, History
 from sweep.core.attempts.ledger import CancelRequested, Sighted, StopRequested
 from sweep.core.attempts.verdict import first_cause, is_consequence
 from sweep.core.decisions.admission import beyond_budget
 from sweep.core.decisions.reopen import unfinished
 from sweep.core.jobs.submission import shared_id
-from sweep.core.settlement.case import Basis, Draft, Now, SettlementPolicy
+from sweep.core.settlement.case import Basis, Case, Draft, Now, SettlementPolicy
 from sweep.core.settlement.claims import adopt_running_job, look_up, release, withdraw_or_adopt
-from sweep.core.settlement.effects import Cancel, DropRequest, Effect, Note
+from sweep.core.settlement.effects import Cancel, DropRequest, Effect, JobMemory, Memory, Note
 from sweep.core.settlement.facts import (
     CancelRequests,
     ErrorsOf,
@@ -32,14 +34,6 @@ from sweep.core.settlement.facts import (
 )
 from sweep.core.settlement.record_outcomes import record_outcome
 from sweep.core.settlement.supervision import supervise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from sweep.core.attempts.attempt import AttemptKey
-    from sweep.core.attempts.history import AttemptState, History
-    from sweep.core.settlement.case import Case
-    from sweep.core.settlement.effects import JobMemory, Memory
 
 
 def settle(facts: Facts, memory: Memory, now: Now, policy: SettlementPolicy) -> tuple[Memory, tuple[Effect, ...]]:

@@ -5,18 +5,13 @@ A termination is requested in the ledger first, then the scheduler is told until
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sweep.core.attempts.attempt import Outcome, Phase, StopKind, held_hint
+from sweep.core.attempts.attempt import Outcome, Phase, Stop, StopKind, held_hint
 from sweep.core.attempts.ledger import StopRequested
 from sweep.core.encoding.message import hours_text
+from sweep.core.settlement.case import Case
 from sweep.core.settlement.effects import Cancel, Note
 from sweep.core.settlement.facts import LaunchesOf, ResultOf, StepOf
 from sweep.core.settlement.requeue_accounting import notice_requeue
-
-if TYPE_CHECKING:
-    from sweep.core.attempts.attempt import Stop
-    from sweep.core.settlement.case import Case
 
 
 def supervise(case: Case, *, is_over_budget: bool) -> None:

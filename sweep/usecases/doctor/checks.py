@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from sweep.core.encoding.frozen import dataclass
 from sweep.ports import SchedulerError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 class CheckStatus(StrEnum):

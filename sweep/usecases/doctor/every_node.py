@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sweep.core.attempts.attempt import Phase
+from sweep.core.attempts.attempt import JobReport, Phase
 from sweep.core.encoding.frozen import dataclass
-from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sweep.core.attempts.attempt import JobReport
-    from sweep.core.jobs.submission import Submission
-    from sweep.ports import Clock, Scheduler
+from sweep.core.jobs.submission import Submission
+from sweep.ports import Clock, Scheduler, SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 
 _MOST_JOBS = 6
 """One node on which the job cannot begin costs one job."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from sweep.core.encoding.frozen import dataclass
 from sweep.usecases.doctor.checks import Finding, not_checked, ok, problem, warning
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from sweep.usecases.doctor.probe_job import ProbeResult
+from sweep.usecases.doctor.probe_job import ProbeResult
 
 LARGEST_SKEW_S = 2.0
 """Where clocks differ by more, the first of several errors and the age of a lease are doubtful."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sweep.usecases.doctor.checks import CheckStatus, Finding, not_checked, ok, problem, warning
-from sweep.usecases.doctor.node_reports import LARGEST_SKEW_S, LEAST_OPEN_FILES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from sweep.usecases.doctor.every_node import NodeAnswer, Survey
-    from sweep.usecases.doctor.node_reports import Expected
+from sweep.usecases.doctor.every_node import NodeAnswer, Survey
+from sweep.usecases.doctor.node_reports import LARGEST_SKEW_S, LEAST_OPEN_FILES, Expected
 
 EXCLUDE = "exclude"
 """Name of the finding whose mend is the setting that leaves the sick nodes out."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from sweep.core.attempts.attempt import Phase
+from sweep.core.attempts.attempt import JobReport, Phase
 from sweep.core.encoding.frozen import dataclass
-from sweep.ports import SchedulerError, SubmissionRejectedError, SubmissionUncertainError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from sweep.core.attempts.attempt import JobReport
-    from sweep.core.jobs.submission import Submission
-    from sweep.ports import Clock, Scheduler
+from sweep.core.jobs.submission import Submission
+from sweep.ports import Clock, Scheduler, SchedulerError, SubmissionRejectedError, SubmissionUncertainError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from sweep.adapters.slurm.site import read_config
 from sweep.adapters.slurm.site.cluster_config import ClusterConfig, QueuedJob
 from sweep.adapters.slurm.site.limits import count_against, size_limits, submit_limits
 from sweep.adapters.slurm.site.request import (
+    Request,
     maintenance_at,
     max_array_tasks,
     max_walltime_min,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from sweep.adapters.slurm.commands import SlurmCommands
-    from sweep.adapters.slurm.site.request import Request
     from sweep.core.settings.spec import SlurmSpec
 
 FRESH_S = 600.0

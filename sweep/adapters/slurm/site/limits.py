@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from sweep.adapters.slurm.site.cluster_config import ClusterConfig, Partition, QueuedJob, Tres
+from sweep.adapters.slurm.site.request import Request
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.settings.site import SizeLimit
-from sweep.core.settings.spec import GpuFlag
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from sweep.adapters.slurm.site.cluster_config import ClusterConfig, Partition, QueuedJob, Tres
-    from sweep.adapters.slurm.site.request import Request
-    from sweep.core.settings.spec import SlurmSpec
+from sweep.core.settings.spec import GpuFlag, SlurmSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

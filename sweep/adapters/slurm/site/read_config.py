@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from sweep.adapters.slurm.fields import parse_nodes, parse_time
-from sweep.adapters.slurm.site.cluster_config import Account, Association, Partition, Qos, QueuedJob, Reservation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from sweep.adapters.slurm.site.cluster_config import Tres
+from sweep.adapters.slurm.site.cluster_config import Account, Association, Partition, Qos, QueuedJob, Reservation, Tres
 
 USER_FORMAT = "DefaultAccount,Cluster,Account,Partition,QOS,DefaultQOS,MaxSubmit,MaxWall,GrpTRES,MaxTRES"
 ACCOUNT_FORMAT = "Cluster,Account,ParentName,GrpSubmit,GrpTRES"

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from sweep.adapters.slurm.script import own_exclude
+from sweep.adapters.slurm.site.cluster_config import Association, ClusterConfig, Partition, Qos
 from sweep.core.encoding.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sweep.adapters.slurm.site.cluster_config import Association, ClusterConfig, Partition, Qos
-    from sweep.core.settings.spec import SlurmSpec
+from sweep.core.settings.spec import SlurmSpec
 
 _MAX_ARRAY_TASKS = re.compile(r"\bmax_array_tasks=(\d+)")
 
