@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from sweep.adapters.files.run_directory import RunDir
-from sweep.adapters.files.run_reader import find_run_dirs
-from sweep.cli.args import Arguments
+from sweep.adapters.files.run_reader import RunReader, find_run_dirs
 from sweep.cli.console import console_of
-from sweep.core.attempts.history import fold
+from sweep.core.attempts.history import History, fold
 from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SweepSpec
 
 if TYPE_CHECKING:
-    from sweep.adapters.files.run_reader import RunReader
-    from sweep.core.attempts.history import History
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import Console
+
+    from sweep.adapters.files.run_directory import RunDir
+    from sweep.cli.args import Arguments
     from sweep.core.records.sweep_file import SweepFile
 
 OK, GAVE_UP, BAD_USAGE, NOT_WATCHED, INTERRUPTED = 0, 1, 2, 3, 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -13,21 +12,22 @@ from sweep.adapters.clock import SystemClock
 from sweep.adapters.files.blame_file import BlameFile, blame_path
 from sweep.adapters.files.ledger_file import LedgerFile
 from sweep.adapters.files.sources_snapshot import collect, packages_root, snapshot
-from sweep.adapters.slurm.scheduler import SlurmScheduler
-from sweep.core.jobs.submission import Submission
 from sweep.core.records.layout import LEDGER_FILE
 from sweep.core.settings.spec import ClusterSpec, SchedulerKind, SlurmSpec
-from sweep.ports import ClusterView, SchedulerError
+from sweep.ports import ClusterView, Scheduler, SchedulerError
 from sweep.usecases.observe import Observation, observe
 from sweep.usecases.session import Order, Origin, Reporter, RunPorts, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from sweep.adapters.files.lease import Lease
     from sweep.adapters.files.run_directory import RunDir
+    from sweep.adapters.slurm.scheduler import SlurmScheduler
     from sweep.core.attempts.attempt import JobReport
     from sweep.core.attempts.history import History
+    from sweep.core.jobs.submission import Submission
     from sweep.core.records.sweep_file import SweepFile
-    from sweep.ports import Scheduler
 
 
 def cluster_for(cluster: ClusterSpec, run_dir: RunDir, *, starts: bool = True) -> tuple[Scheduler, ClusterView]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from sweep.core.cells.cell import Precision, cell_id
+from sweep.core.cells.cell import Cell, Precision, cell_id
 from sweep.core.records.preflight_record import MEMORY_KINDS, Preflight
 from trainer.failure.error_report import full_message
 from trainer.parallel.mesh import build_mesh
@@ -29,7 +29,6 @@ from trainer.training.optimizer import ShardedAdamW
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sweep.core.cells.cell import Cell
     from trainer.model.decoder import Llama
 
     Scope = contextlib.AbstractContextManager[object]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sweep.cli.display.cells_table import describe, progress_text
 from sweep.cli.display.summary import totals_line
-from sweep.core.attempts.attempt import Outcome
+from sweep.core.attempts.attempt import AttemptKey, Outcome
 from sweep.core.decisions.plan import ActionKind
 from sweep.core.encoding.message import hours_text, visible
 from sweep.usecases.status import RepeatStatus, gpu_hours_spent, statuses
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-    from sweep.core.attempts.attempt import AttemptKey
     from sweep.core.attempts.verdict import Verdict
     from sweep.core.cells.cell import Cell
     from sweep.core.jobs.submission import Submission

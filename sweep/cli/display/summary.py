@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sweep.core.cells.axis import AxisValue
 from sweep.core.decisions.admission import gpu_hours_committed
-from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
+from sweep.core.decisions.plan import TO_SUBMIT, Action, ActionKind
 from sweep.core.encoding.message import counted, hours_text
 from sweep.core.grids.series import varied_axes
 from sweep.usecases.status import RepeatStatus, gpu_hours_spent
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.core.attempts.history import History
-    from sweep.core.decisions.plan import Action
+    from sweep.core.cells.axis import AxisValue
     from sweep.core.grids.grid import Rejection
     from sweep.core.records.sweep_file import SweepFile
 

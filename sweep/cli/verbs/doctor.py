@@ -14,8 +14,7 @@ from sweep.adapters.files.run_directory import RunDir
 from sweep.cli.common import RUNS, CommandError, consoles, load_spec
 from sweep.cli.console import print_json
 from sweep.cli.verbs.doctor_cluster import ClusterChecks
-from sweep.core.cells.device import Device
-from sweep.core.settings.spec import SchedulerKind
+from sweep.core.settings.spec import ClusterSpec, SchedulerKind
 from sweep.usecases.doctor.checks import Check, CheckStatus, Finding, exit_code, not_checked, run_checks
 from sweep.usecases.doctor.node_table import EXCLUDE
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sweep.cli.args import Arguments
-    from sweep.core.settings.spec import ClusterSpec
+    from sweep.core.cells.device import Device
 
 _MOST_KINDS = 8
 _COLOURS = {

@@ -18,13 +18,12 @@ from sweep.adapters.doctor.machine import interpreter
 from sweep.adapters.files.sources_snapshot import checked_command, snapshot
 from sweep.adapters.local.launchers import after_set_up
 from sweep.core.attempts.attempt import AttemptKey
-from sweep.core.cells.device import Device
 from sweep.core.encoding.frozen import dataclass
 from sweep.core.jobs.environment import scrubbed
 from sweep.core.jobs.set_up import failure_in
 from sweep.core.jobs.submission import Submission, safe_name
 from sweep.core.records.layout import SUBMISSION_LOGS_DIR, attempt_dir
-from sweep.core.settings.spec import GpuFlag, Runner, SchedulerKind
+from sweep.core.settings.spec import ClusterSpec, GpuFlag, Runner, SchedulerKind
 from sweep.files import read_tail, read_text, write_atomically
 from sweep.launch.probe import TOKEN_FILE, ahead_of_files_s, report_name
 from sweep.usecases.doctor.checks import Check, Finding, not_checked, ok, problem
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sweep.adapters.slurm.commands import SlurmCommands
-    from sweep.core.settings.spec import ClusterSpec
+    from sweep.core.cells.device import Device
 
 _KEY = AttemptKey(cell_id="0" * 16, repeat=1, attempt=1)
 

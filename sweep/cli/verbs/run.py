@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from sweep.adapters.files.lease import Lease, LeaseLostError
 from sweep.adapters.files.run_directory import RunDir
 from sweep.cli.common import (
@@ -36,11 +34,10 @@ from sweep.cli.wiring import cluster_for, session_for
 from sweep.core.attempts.history import fold
 from sweep.core.decisions.plan import TO_SUBMIT, ActionKind
 from sweep.core.encoding.message import counted
-from sweep.core.grids.grid import expand
+from sweep.core.grids.grid import Expansion, expand
 from sweep.core.records.layout import LEDGER_FILE
-from sweep.core.records.sweep_file import SweepFile
 from sweep.ports import ClusterView, Scheduler, SchedulerError
-from sweep.usecases.orchestrate import Orchestrator, exit_code
+from sweep.usecases.orchestrate import Orchestrator, Snapshot, exit_code
 from sweep.usecases.plan import declare, sweep_file_of
 from sweep.usecases.session import Order, Session
 
@@ -48,10 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+    from rich.console import Console
+
     from sweep.cli.args import Arguments
-    from sweep.core.grids.grid import Expansion
+    from sweep.core.records.sweep_file import SweepFile
     from sweep.core.settings.spec import SweepSpec
-    from sweep.usecases.orchestrate import Snapshot
 
 
 def main(asked: Arguments) -> int:
