@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analysis.columns import COLUMNS
-from analysis.holes import gpu_hours
 from analysis.load import LoadError, RunData
 from analysis.reduce import Reduced, reduce_cell
-from analysis.rows import Row, is_on_cpu, row_of, row_of_rejection
+from analysis.rows import Row, gpu_hours, is_on_cpu, row_of, row_of_rejection
 from analysis.scaling import Entry, scale
 from sweep.core.grids.combination import LEFT_OUT
 from sweep.core.grids.series import SeriesKind, varied_axes
